@@ -1,0 +1,1 @@
+"""Where events come from: the host engine in virtual time and the reference CUDA megakernel."""

@@ -1,0 +1,5 @@
+"""The console entry."""
+
+
+def main() -> int:
+    return 0

@@ -1,0 +1,68 @@
+"""Every kind of loss once: name, severity, unit, where it happens, what to do.
+
+A recording, a check and a report all speak of loss through these kinds; a count without a kind cannot be written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .tables import Column, Table
+
+SEVERITIES = ("info", "degraded", "damaged")
+"""info: no row is missing; degraded: rows are missing and counted; damaged: how many is not known."""
+
+
+@dataclass(frozen=True)
+class LossKind:
+    """A way in which something goes missing. `unit`: rows, events, records, bytes or intervals."""
+
+    name: str
+    severity: str
+    unit: str
+    where: str
+    todo: str
+
+
+LOSS_KINDS = (
+    LossKind("queue_full", "degraded", "events", "a worker's queue to its monitor",
+             "attach to fewer hooks, or give the monitor fewer workers"),
+    LossKind("ring_full", "degraded", "rows", "the segment's event ring",
+             "make the ring larger, drain faster, or record fewer hooks"),
+    LossKind("overwritten", "degraded", "rows", "the segment's event ring under policy overwrite",
+             "read sooner, or make the ring larger"),
+    LossKind("torn_block", "degraded", "rows", "a ring block that changed while it was copied", "none: it was left out"),
+    LossKind("bad_row", "damaged", "rows", "a ring row with a hook or worker that the engine did not declare",
+             "run megascope lint on the integration"),
+    LossKind("stale_descriptor", "degraded", "rows", "a task descriptor that was reused before its event was drained",
+             "keep descriptors unchanged until consumed"),
+    LossKind("host_ring_overwritten", "degraded", "bytes", "the segment's host ring of requests and steps",
+             "start the capture earlier, or make the host ring larger"),
+    LossKind("disk_budget", "degraded", "rows", "the trace's declared disk budget", "raise --max-bytes"),
+    LossKind("disk_full", "degraded", "rows", "the file system of the trace", "free space, or record elsewhere"),
+    LossKind("engine_died", "damaged", "intervals", "the engine ended without closing its last interval",
+             "rows up to its last publication are kept; nothing is claimed of the last interval"),
+    LossKind("engine_stalled", "info", "intervals", "monitors whose heartbeat stopped while the engine lived",
+             "run megascope now on the segment"),
+    LossKind("spool_tail", "damaged", "bytes", "the end of a spool file that was cut off",
+             "run megascope check --repair to seal what can be read"),
+    LossKind("part_unreadable", "damaged", "rows", "a sealed part that cannot be read or fails its checks",
+             "run megascope check for its name"),
+    LossKind("since_saturated", "info", "rows", "since_ns above 4.29 s", "none: the row is kept, its time is a lower bound"),
+    LossKind("segment_truncated", "damaged", "intervals", "a segment file that shrank while it was read",
+             "find out who truncated it; rows copied before are kept"),
+)
+LOSS_BY_NAME = {k.name: k for k in LOSS_KINDS}
+
+LOSS_KINDS_TABLE = Table(
+    "loss_kinds",
+    "What each kind of loss means.",
+    (
+        Column("kind", "str", "name"),
+        Column("severity", "str", "info, degraded or damaged"),
+        Column("unit", "str", "what its count counts"),
+        Column("place", "str", "where it happens"),
+        Column("todo", "str", "what to do"),
+    ),
+    key=("kind",),
+)
