@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,7 +67,7 @@ class Column:
         return _ARROW[self.type]
 
     @property
-    def field(self) -> pa.Field:
+    def field(self) -> pa.Field[Any]:
         return pa.field(self.name, self.arrow, nullable=self.nullable)
 
     @property
@@ -139,7 +140,11 @@ EVENT_ROW = Table(
         Column("step", "u32", "iteration of the engine"),
         Column("dep", "u32", "dependency id, 0 none"),
         Column("comm", "u32", "comm generation, alike on every rank, 0 none"),
-        Column("tile", "u32", "coordinates packed as `tile_fields` says; with flag range: how many tasks the row stands for"),
+        Column(
+            "tile",
+            "u32",
+            "coordinates packed as `tile_fields` says; with flag range: how many tasks the row stands for",
+        ),
         Column("task_class", "u16", "key of `task_classes`"),
         Column("worker", "u16", "who fired it"),
         Column("sm", "u16", "multiprocessor"),
@@ -154,7 +159,9 @@ EVENT_ROW = Table(
 
 BY = Column("by", "u32", "which programs emitted the row: bit i for program i + 1")
 
-RING_ROW = Table("ring_row", "A row in the segment's event ring: the event row and who emitted it.", (*EVENT_ROW.columns, BY))
+RING_ROW = Table(
+    "ring_row", "A row in the segment's event ring: the event row and who emitted it.", (*EVENT_ROW.columns, BY)
+)
 
 _AUX = "by hook, two's complement of the 64 bits; null where the hook carries a time (see since_ns)"
 EVENTS = Table(
@@ -165,7 +172,13 @@ EVENTS = Table(
         for column in RING_ROW
         for stored in (
             (
-                Column("since_ns", "i64", "t minus the time in aux; null where the hook carries none or it is not known", "ns", True),
+                Column(
+                    "since_ns",
+                    "i64",
+                    "t minus the time in aux; null where the hook carries none or it is not known",
+                    "ns",
+                    True,
+                ),
                 Column("aux", "i64", _AUX, "", True),
             )
             if column.name == "aux"
@@ -208,7 +221,8 @@ INTERVALS = Table(
 
 COVERAGE = Table(
     "coverage",
-    "Per program and hook: eligible = observed + throttled + lost + faulted; emitted = written + ring_lost + emit_throttled.",
+    "Per program and hook: eligible = observed + throttled + lost + faulted; "
+    "emitted = written + ring_lost + emit_throttled.",
     (
         *_WHERE,
         Column("program", "i32", "key of `programs`"),
@@ -390,7 +404,7 @@ STEP_REQUESTS = Table(
 )
 
 ENGINE_TABLES = (REQUESTS, REQUEST_SETS, STEP_REQUESTS)
-"""Told by the engine while it runs, through the segment's host ring; a later row with the same key replaces the earlier."""
+"""Told by the engine while it runs, through the segment's host ring; of rows with the same key the last counts."""
 
 SIDE_TABLES = (*COMPILER_TABLES, *ENGINE_TABLES)
 
@@ -425,14 +439,32 @@ HOOKS = (
     Hook(2, "assign", "target worker << 48 | queue depth after << 24 | capacity", "a task was put in a worker's queue"),
     Hook(3, "start", "t of ready, 0 when not known", "a worker begins a task", since=True),
     Hook(4, "complete", "t of start", "a worker has finished a task", since=True),
-    Hook(5, "wait", "counter seen << 32 | wanted, relative to this iteration", "a worker begins to wait; once, not per poll"),
+    Hook(
+        5,
+        "wait",
+        "counter seen << 32 | wanted, relative to this iteration",
+        "a worker begins to wait; once, not per poll",
+    ),
     Hook(6, "resume", "t of wait", "the wait is over", since=True),
     Hook(7, "release", "counter after << 32 | wanted, relative to this iteration", "a dependency was counted up"),
     Hook(8, "send", "bytes", "data and signal for a peer have been issued"),
     Hook(9, "receive", "t of the wait for it", "a peer's data has arrived", since=True),
     Hook(10, "request", "slot << 32 | state", "a request changed state"),
-    Hook(11, "step", "t of the step's begin", "an iteration begins or ends", since=True, flags=((1, "begins"), (2, "ends"))),
-    Hook(12, "pressure", "depth << 32 | threshold", "a queue crossed its threshold", flags=((1, "rises above"), (2, "falls below"))),
+    Hook(
+        11,
+        "step",
+        "t of the step's begin",
+        "an iteration begins or ends",
+        since=True,
+        flags=((1, "begins"), (2, "ends")),
+    ),
+    Hook(
+        12,
+        "pressure",
+        "depth << 32 | threshold",
+        "a queue crossed its threshold",
+        flags=((1, "rises above"), (2, "falls below")),
+    ),
     Hook(13, "epoch", "t of the epoch's begin", "a worker's epoch closed; for programs only", since=True),
 )
 HOOK_BY_NAME = {h.name: h for h in HOOKS}
