@@ -113,7 +113,11 @@ def render_cuda() -> str:
     out.append(_define("MS_CLOCK_FITS", layout.FITS, "clock fits kept in the status page"))
     out += ["", "/* The header page; its last four bytes are the CRC-32 of those before. */"]
     out += [_define(f"MS_HEADER_{n.upper()}", at, "") for n, at in layout.HEADER_OFFSETS.items()]
-    out += [_define("MS_PAGE", layout.PAGE, ""), '#define MS_MAGIC "MEGASCOP"', f'#define MS_SCHEMA_HASH "{schema_hash()}"']
+    out += [
+        _define("MS_PAGE", layout.PAGE, ""),
+        '#define MS_MAGIC "MEGASCOP"',
+        f'#define MS_SCHEMA_HASH "{schema_hash()}"',
+    ]
     out += ["", "#ifdef __cplusplus"]
     out += [
         f'static_assert(__builtin_offsetof(ms_ring_row, {n}) == {at}, "offset of {n}");'
