@@ -1,5 +1,84 @@
-"""The console entry."""
+"""The console entry: one parser over all verbs, one place where a user's error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from . import __version__
+from .store.errors import EXIT_MEANING, Exit, MegascopeError, Usage
+from .verbs import verbs
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line with a suggestion."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"cannot read the command line of {self.prog}", message, f"see {self.prog} --help")
+
+
+def _parser() -> tuple[_Parser, list[str]]:
+    codes = ", ".join(f"{code.value} {meaning}" for code, meaning in EXIT_MEANING.items())
+    parser = _Parser(
+        prog="megascope",
+        description="Record, keep and question what happens inside a persistent GPU megakernel.",
+        epilog=f"Exit codes: {codes}. Data goes to stdout, notes to stderr.",
+    )
+    parser.add_argument("--version", action="version", version=f"megascope {__version__}")
+    choices = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
+    names = []
+    for verb in verbs():
+        text = type(verb).__doc__ or ""
+        sub = choices.add_parser(
+            verb.name,
+            help=text.splitlines()[0].rstrip("."),
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        verb.add_arguments(sub)
+        sub.set_defaults(run=verb.run)
+        names.append(verb.name)
+    return parser, names
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line; returns its exit code. Raises MegascopeError for a user's error."""
+    parser, names = _parser()
+    first = next((a for a in argv if not a.startswith("-")), None)
+    if first is not None and first not in names:
+        close = difflib.get_close_matches(first, names, 1)
+        todo = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+        raise Usage("cannot read the command line", f"megascope has no verb {first!r}", todo)
+    args = parser.parse_args(argv)
+    if args.verb is None:
+        parser.print_help()
+        return Exit.USAGE
+    code: int = args.run(args)
+    return code
 
 
 def main() -> int:
-    return 0
+    """The `megascope` command."""
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+        return code
+    except MegascopeError as e:
+        print(f"megascope: {e}", file=sys.stderr)
+        return int(e.code)
+    except KeyboardInterrupt:
+        print("megascope: interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is wrong, and Python must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -30,6 +30,7 @@ class Loss:
     kind: str
     count: int
     monitor: int | None = None
+    worker: int | None = None
     detail: str = ""
     t_begin: int | None = None
     t_end: int | None = None
@@ -75,11 +76,11 @@ class RingReader:
         heads = self._heads()
         tails = np.frombuffer(self.segment.read(lay.tails_offset, lay.monitors), np.uint8).astype(np.int64)
         behind = (heads // lay.block_rows - tails) % 256
-        position = np.maximum(heads // lay.block_rows - behind, 0) * lay.block_rows
+        position: npt.NDArray[np.int64] = np.maximum(heads // lay.block_rows - behind, 0) * lay.block_rows
         if lay.policy == Policy.OVERWRITE:
             position = np.maximum(position, heads - lay.ring_rows + lay.block_rows)
         self._tails[:] = tails
-        return np.maximum(position, 0).astype(np.int64)
+        return position
 
     def _heads(self) -> npt.NDArray[np.int64]:
         heads = self.segment.cursors()[:, Cursor.HEAD]
@@ -167,7 +168,7 @@ class RingReader:
         return pa.record_batch([pa.array(v) for v in columns.values()], schema=RING_ROW.schema), losses
 
     def _read_block(self, piece: _Piece, into: npt.NDArray[np.uint8]) -> None:
-        got = os.preadv(self.segment.fd, [memoryview(into)], self._offset(piece))
+        got = os.preadv(self.segment.fd, [into.data], self._offset(piece))
         if got < self._layout.block_bytes:
             self.segment.read(self._offset(piece), self._layout.block_bytes)  # raises Truncated, or was a short read
             raise Refused(self.segment.what, f"a block of ring {piece.monitor} came back short", "try again")

@@ -53,7 +53,7 @@ class SummaryReader:
             records = self._copy(monitor, begin, end)
             good = self._plausible(records, begin)
             if not good.all():
-                losses.append(Loss("bad_row", int((~good).sum()), monitor, "summary record"))
+                losses.append(Loss("bad_row", int((~good).sum()), monitor, detail="summary record"))
             out.append(records[good])
             self.position[monitor] = end
         self._free()

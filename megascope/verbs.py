@@ -1,0 +1,36 @@
+"""The registry of verbs: each is a class whose docstring is its help, in the folder that does the work."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Protocol
+
+REGISTRY = (
+    "megascope.capture.verbs:Capture",
+    "megascope.capture.verbs:Ls",
+    "megascope.capture.verbs:Now",
+    "megascope.analyze.verbs:Sql",
+    "megascope.analyze.verbs:Schema",
+    "megascope.store.verbs:Check",
+)
+
+
+class Verb(Protocol):
+    """What the command line needs of a verb; `run` returns the process's exit code."""
+
+    name: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+def verbs() -> list[Verb]:
+    """Every verb, in the order of the help."""
+    out: list[Verb] = []
+    for entry in REGISTRY:
+        module, _, name = entry.partition(":")
+        verb: Verb = getattr(importlib.import_module(module), name)()
+        out.append(verb)
+    return out
