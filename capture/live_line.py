@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from .session import Progress
+if TYPE_CHECKING:
+    from .session import Progress
 
 _UNITS = ("", "k", "M", "G", "T")
 

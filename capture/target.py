@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from ..store.errors import MegascopeError, Usage
+from ..store.errors import Exit, MegascopeError, Usage
 from .control import SUFFIX, directory, only_live
 
 ENGINES = {"demo": "megascope.capture.engines.host", "cuda": "megascope.capture.engines.cuda"}
@@ -86,8 +86,8 @@ class Target:
         self.path.unlink(missing_ok=True)
 
 
-def _code(returncode: int) -> int:
-    return returncode if returncode in (1, 2, 3) else 1
+def _code(returncode: int) -> Exit:
+    return Exit(returncode) if returncode in (Exit.USAGE, Exit.REFUSED) else Exit.FAILED
 
 
 def _die_with_parent() -> None:

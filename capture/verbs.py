@@ -6,11 +6,16 @@ import argparse
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..store.errors import Exit, Usage
 from . import control
 from .live_line import LiveLine, short
+
+if TYPE_CHECKING:
+    from .session import Progress
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -36,32 +41,23 @@ class Capture:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("target", nargs="?", metavar="TARGET", help="demo[:k=v,…], cuda[:k=v,…] or a segment")
-        parser.add_argument(
-            "-o", "--out", type=Path, metavar="OUT", help="trace to write, NAME.mscope (default: megascope.mscope)"
-        )
+        parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="trace to write (default: megascope.mscope)")
         parser.add_argument("--force", action="store_true", help="replace a trace that stands at OUT")
         parser.add_argument("--seconds", type=float, metavar="S", help="end the recording after so long")
-        parser.add_argument(
-            "--max-bytes", type=size, metavar="N", help="disk budget (k, M, G, T): raw rows stop there, summaries go on"
-        )
-        parser.add_argument(
-            "--max-loss",
-            type=float,
-            metavar="PERCENT",
-            help="exit with 4 if more of the events was lost (default: only if unknown)",
-        )
+        budget = "disk budget (k, M, G, T): raw rows stop there, summaries go on"
+        parser.add_argument("--max-bytes", type=size, metavar="N", help=budget)
+        loss = "exit with 4 if more of the events was lost"
+        parser.add_argument("--max-loss", type=float, metavar="PERCENT", help=loss)
         parser.add_argument("--quiet", action="store_true", help="no live line")
-        parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- cmd …", help=argparse.SUPPRESS)
 
     def run(self, args: argparse.Namespace) -> int:
         from . import session, target
         from .segment.reader import SegmentReader
 
         out = self._out(args)
-        command = args.command[1:] if args.command[:1] == ["--"] else args.command
         stop = threading.Event()
         before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-        engine = target.start(args.target, command)
+        engine = target.start(args.target, args.command)
         try:
             engine.wait_for_segment(120.0, stop.is_set)
             with SegmentReader.open(engine.path, write=True) as segment:
@@ -92,16 +88,8 @@ class Capture:
         return out
 
     @staticmethod
-    def _report(args: argparse.Namespace, out: Path, reason: str, last: object, interrupted: bool) -> int:
-        from .session import Progress
-
-        assert isinstance(last, Progress)
-        said = {
-            "ended": "the engine ended",
-            "stopped": "stopped",
-            "failed": "the engine failed",
-            "died": "the engine died",
-        }
+    def _report(args: argparse.Namespace, out: Path, reason: str, last: Progress, interrupted: bool) -> int:
+        said = {"ended": "the engine ended", "failed": "the engine failed", "died": "the engine died"}
         print(
             f"wrote {out}: {last.rows:,} rows, {short(last.bytes, 'B')}, lost {last.lost:,} ({last.loss_share:.2%}); "
             f"{said.get(reason, reason)} after {last.seconds:.1f} s",
@@ -186,11 +174,10 @@ class Now:
             what = names.get(r["dep"], f"dependency {r['dep']}") if r["dep"] else "work"
             counts = (str(r["seen"]), str(r["wanted"])) if r["dep"] else ("", "")
             since = f"{short(max(0, look.t_now - r['t']) / 1e9, 's')}"
-            task = (
-                f"{classes.get(of_task.get(r['task'] & INDEX), 'task')} {r['task'] >> 32}:{r['task'] & INDEX}"
-                if r["task"]
-                else ""
-            )
+            task = ""
+            if r["task"]:
+                iteration, index = r["task"] >> 32, r["task"] & INDEX
+                task = f"{classes.get(of_task.get(index), 'task')} {iteration}:{index}"
             rows.append((*worker, "waits", what, *counts, since, task, f"{r['fired']:,}"))
         _columns(rows)
         for cycle in look.cycles:
@@ -199,7 +186,7 @@ class Now:
         return Exit.DONE
 
 
-def _columns(rows: list[tuple[str, ...]]) -> None:
+def _columns(rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows in columns as wide as they need."""
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     for r in rows:

@@ -49,6 +49,9 @@ def _parser() -> tuple[_Parser, list[str]]:
 def run(argv: Sequence[str]) -> int:
     """Run one command line; returns its exit code. Raises MegascopeError for a user's error."""
     parser, names = _parser()
+    # What stands after `--` is another command's, and none of argparse's business.
+    at = list(argv).index("--") if "--" in argv else len(argv)
+    argv, command = argv[:at], argv[at + 1 :]
     first = next((a for a in argv if not a.startswith("-")), None)
     if first is not None and first not in names:
         close = difflib.get_close_matches(first, names, 1)
@@ -58,6 +61,9 @@ def run(argv: Sequence[str]) -> int:
     if args.verb is None:
         parser.print_help()
         return Exit.USAGE
+    if command and args.verb != "capture":
+        raise Usage(f"cannot run {args.verb}", f"it takes no command after --: {' '.join(command)!r}")
+    args.command = list(command)
     code: int = args.run(args)
     return code
 
