@@ -364,7 +364,8 @@ class Layout:
             raise Refused(
                 what, f"its sizes add up to {layout.file_bytes} bytes, not {got['file_bytes']}", "restart the engine"
             )
-        if layout.schema != schema_hash():
+        # A newer minor may have added to the tables; within one minor they are the same or the header lies.
+        if got["abi_minor"] == ABI_MINOR and layout.schema != schema_hash():
             raise Refused(
                 what,
                 f"its tables (schema {layout.schema[:12]}) are not this megascope's ({schema_hash()[:12]})",
