@@ -147,6 +147,8 @@ class SegmentReader:
         return self.words(self.layout.worker_offset, self.layout.workers, Worker.WORDS)
 
     def status(self) -> EngineStatus:
+        """What the engine says of itself. Raises Truncated when any part of the file has been cut off."""
+        self.whole()
         page = self.words(self.layout.status_offset, PAGE // WORD)
         raw = int(page[Status.STATE])
         return EngineStatus(
@@ -188,10 +190,15 @@ class SegmentReader:
         rows["heartbeat"] = pa.array(beats[self.monitor_of].astype(np.int64))
         return pa.table(rows, schema=NOW.schema)
 
+    def whole(self) -> None:
+        """Raises Truncated unless the file is as long as its header says."""
+        size = os.fstat(self.fd).st_size
+        if size < self.layout.file_bytes:
+            raise Truncated(self.what, f"it was cut to {size:,} bytes while in use", "restart the engine")
+
     def poke(self, offset: int, data: bytes) -> None:
         """Write a few bytes; only into a file that is still whole, lest a truncated one grow again."""
-        if os.fstat(self.fd).st_size < self.layout.file_bytes:
-            raise Truncated(self.what, "it was cut while in use", "restart the engine")
+        self.whole()
         os.pwrite(self.fd, data, offset)
 
     def close(self) -> None:

@@ -14,8 +14,23 @@ from megascope.capture.segment import layout
 from megascope.store.tables import EVENT_ROW, EVENTS, HOOKS, RING_ROW
 
 OFFSETS = {
-    "t": 0, "seq": 8, "task": 16, "aux": 24, "request": 32, "step": 36, "dep": 40, "comm": 44, "tile": 48,
-    "task_class": 52, "worker": 54, "sm": 56, "peer": 58, "hook": 60, "dep_class": 61, "flags": 62, "rank": 63,
+    "t": 0,
+    "seq": 8,
+    "task": 16,
+    "aux": 24,
+    "request": 32,
+    "step": 36,
+    "dep": 40,
+    "comm": 44,
+    "tile": 48,
+    "task_class": 52,
+    "worker": 54,
+    "sm": 56,
+    "peer": 58,
+    "hook": 60,
+    "dep_class": 61,
+    "flags": 62,
+    "rank": 63,
 }
 
 
