@@ -97,6 +97,7 @@ class Session:
             if reason == "died":
                 self._died()
             self._now()
+            self._remember_clock()
         except Truncated as e:
             reason = "truncated"
             self.writer.lose("segment_truncated", 1, detail=e.why)
@@ -106,7 +107,6 @@ class Session:
             self._died()
             self.writer.finish("refused", detail=e.why, t=self._t_seen)
             raise
-        self._remember_clock()
         self.writer.finish(reason, t=self._t_seen)
         return reason
 

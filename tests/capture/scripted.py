@@ -150,3 +150,31 @@ class ScriptedEngine:
 
     def state(self) -> State:
         return State(int(self.writer.status[Status.STATE]))
+
+
+def pour(engine: ScriptedEngine, worker: int, count: int) -> int:
+    """Write up to `count` rows of one worker at once, as far as its ring has room; how many were written.
+
+    Rows carry seq from 1 on and nothing is lost: what does not fit is for the next call (policy wait).
+    """
+    m, lay, w = engine.monitor_of[worker], engine.layout, engine.writer
+    engine.tail_blocks[m] += (int(w.tail[m]) - engine.tail_blocks[m]) & 0xFF
+    head = int(w.cursor[m, Cursor.HEAD])
+    count = min(count, lay.ring_rows - (head - engine.tail_blocks[m] * lay.block_rows))
+    done = 0
+    while done < count:
+        block, at = head // lay.block_rows % lay.blocks, head % lay.block_rows
+        n = min(count - done, lay.block_rows - at)
+        seq = np.arange(engine.seq[worker] + 1, engine.seq[worker] + 1 + n)
+        w.columns["seq"][m, block, at : at + n] = seq
+        w.columns["t"][m, block, at : at + n] = 1_000 + 32 * seq
+        w.columns["task"][m, block, at : at + n] = seq << 32
+        w.columns["hook"][m, block, at : at + n] = 3
+        w.columns["worker"][m, block, at : at + n] = worker
+        w.columns["by"][m, block, at : at + n] = 1
+        engine.seq[worker] += n
+        head += n
+        done += n
+        w.cursor[m, Cursor.HEAD] = head
+    w.cursor[m, Cursor.HEARTBEAT] = engine.t = 1_000 + 32 * engine.seq[worker]
+    return count
