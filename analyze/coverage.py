@@ -1,0 +1,173 @@
+"""What an answer stands for: a line per view that was read, with its selection, its coverage and its losses.
+
+Counts are of the whole trace and of closed intervals. Of open ones, cut short by a death, only what was observed is
+told: how much was eligible there is not known. Percentages are rounded down, so that 100 % means that nothing is
+missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import duckdb
+
+from ..store.loss import LOSS_BY_NAME
+from .catalogue import View
+from .inputs import Inputs
+
+_STATE = {"recording": "trace still being recorded", "unsealed": "trace unsealed"}
+
+_FLOW = """
+    SELECT program, closed, count(*) AS rows, sum(eligible)::BIGINT AS eligible, sum(observed)::BIGINT AS observed,
+        sum(throttled)::BIGINT AS throttled, sum(lost)::BIGINT AS lost, sum(faulted)::BIGINT AS faulted,
+        sum(written)::BIGINT AS written, sum(ring_lost)::BIGINT AS ring_lost,
+        sum(emit_throttled)::BIGINT AS emit_throttled
+    FROM stored_coverage GROUP BY program, closed
+"""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    kind: str
+    count: int
+
+    @property
+    def unit(self) -> str:
+        return LOSS_BY_NAME[self.kind].unit if self.kind in LOSS_BY_NAME else "rows"
+
+    @property
+    def severity(self) -> str:
+        return LOSS_BY_NAME[self.kind].severity if self.kind in LOSS_BY_NAME else "damaged"
+
+
+class Coverage:
+    """A trace's coverage and loss, read once when first asked."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, inputs: Inputs) -> None:
+        """`con` is used for reading and must not be the one that runs a user's query."""
+        self._con, self._inputs, self._trace = con, inputs, inputs.trace
+        self._stored: set[str] = set()
+
+    def lines(self, views: Iterable[View]) -> list[str]:
+        """One line per view that can be incomplete, then one per thing known to be wrong with the trace's files.
+
+        Raises duckdb.Error and what Trace raises for parts that cannot be read.
+        """
+        views = list(views)
+        told = [line for view in views for line in self._view(view)]
+        # The first note of an unsealed trace says so, as does every line.
+        notes = self._trace.notes[1 if self._trace.state in _STATE else 0 :]
+        return told + [f"trace: {note}" for note in notes] if told else []
+
+    def _view(self, view: View) -> Iterator[str]:
+        match view.coverage:
+            case "rows":
+                for program in self._trace.manifest["programs"] or [None]:
+                    yield self._line(view, self._rows(program))
+            case "intervals":
+                yield self._line(view, [self._open(view.name)])
+            case "workers":
+                yield self._line(view, [f"{self._count('now'):,} workers"])
+            case "loss":
+                yield self._line(view, [self._all_losses()])
+            case "host_ring":
+                lost = sum(x.count for x in self._losses if x.kind == "host_ring_overwritten")
+                yield self._line(view, [f"as the engine told; {lost:,} bytes of that were overwritten before they were read"])
+
+    def _line(self, view: View, parts: Iterable[str]) -> str:
+        state = _STATE.get(self._trace.state)
+        damaged = [f"damaged: {x.kind} {x.count:,} {x.unit}" for x in self._losses if x.severity == "damaged"]
+        told = [p for p in parts if p] + damaged + ([state] if state else [])
+        # Kinds of loss come from the trace: one line stays one line.
+        return " ".join(f"{view.name}: {' · '.join(told)}".split())
+
+    def _rows(self, program: dict[str, Any] | None) -> Iterator[str]:
+        """Selection, coverage and what else is to be said of one program's rows."""
+        selection = program["selection"] if program else "unknown"
+        whole = selection == "all"
+        yield f"selection {selection}" + ("" if whole or not program else ": rows are no population")
+        closed = self._flow.get((program["program"], True)) if program else None
+        still_open = self._flow.get((program["program"], False)) if program else None
+        after = sum(x.count for x in self._after_the_ring) if whole else 0
+        if closed is None:
+            yield "coverage unknown: no interval was closed"
+        elif closed["eligible"] == 0:
+            yield "coverage: nothing was eligible"
+        else:
+            kept = max(closed["written"] - after, 0) if whole else closed["observed"]
+            yield f"coverage {percent(kept, closed['eligible'])} of the whole trace ({self._flow_text(closed, whole)})"
+            missing = closed["written"] - after - self._event_rows
+            if whole and missing > 0:
+                yield f"damaged: {missing:,} rows were written, are not in the trace and in no count of loss"
+        if still_open is not None:
+            yield f"{still_open['rows']:,} open intervals apart: observed {still_open['observed']:,}, eligible unknown"
+
+    def _flow_text(self, flow: dict[str, int], whole: bool) -> str:
+        out = f"observed {flow['observed']:,} of {flow['eligible']:,} eligible; "
+        out += f"lost {flow['lost']:,} in worker queues, {flow['ring_lost']:,} in the ring"
+        for key, text in (
+            ("throttled", "throttled"),
+            ("faulted", "faulted"),
+            ("emit_throttled", "over the emit limit"),
+        ):
+            if flow[key]:
+                out += f", {flow[key]:,} {text}"
+        if whole:
+            out += "".join(f", {x.count:,} {x.kind}" for x in self._after_the_ring)
+        return out
+
+    def _open(self, stream: str) -> str:
+        self._store(stream)
+        closed, still_open = self._con.execute(
+            f"SELECT count(*) FILTER (WHERE closed), count(*) FILTER (WHERE NOT closed) FROM stored_{stream}"
+        ).fetchall()[0]
+        if not still_open:
+            return f"{closed:,} rows, all closed"
+        return f"{closed:,} rows closed, {still_open:,} open: nothing is claimed of what was eligible there"
+
+    def _all_losses(self) -> str:
+        if not self._losses:
+            return "no loss is known"
+        return "known losses: " + ", ".join(f"{x.kind} {x.count:,} {x.unit}" for x in self._losses)
+
+    @property
+    def _after_the_ring(self) -> list[_Loss]:
+        """Rows lost between the ring and the trace. Queue and ring have their own columns in `coverage`."""
+        apart = ("queue_full", "ring_full")
+        return [x for x in self._losses if x.unit == "rows" and x.severity != "info" and x.kind not in apart]
+
+    @cached_property
+    def _losses(self) -> list[_Loss]:
+        self._store("loss")
+        rows = self._con.execute("SELECT kind, sum(count)::BIGINT FROM stored_loss GROUP BY kind ORDER BY kind")
+        return [_Loss(kind, count) for kind, count in rows.fetchall() if count]
+
+    @cached_property
+    def _flow(self) -> dict[tuple[int, bool], dict[str, int]]:
+        self._store("coverage")
+        rows = self._con.execute(_FLOW)
+        names = [column[0] for column in rows.description or ()]
+        found = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
+        return {(row["program"], row["closed"]): row for row in found}
+
+    @cached_property
+    def _event_rows(self) -> int:
+        return sum(p.rows for p in self._inputs.parts("events")) + int(self._inputs.tail("events").num_rows)
+
+    def _count(self, stream: str) -> int:
+        self._store(stream)
+        return int(self._con.execute(f"SELECT count(*) FROM stored_{stream}").fetchall()[0][0])
+
+    def _store(self, stream: str) -> None:
+        if stream not in self._stored:
+            self._inputs.store(self._con, stream)
+            self._stored.add(stream)
+
+
+def percent(part: int, whole: int) -> str:
+    """`part` of `whole` in per cent, rounded down to hundredths: 100 % only where nothing is missing."""
+    hundredths = part * 10_000 // whole
+    return f"{hundredths // 100} %" if hundredths % 100 == 0 else f"{hundredths / 100:.2f} %"

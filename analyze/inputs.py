@@ -1,0 +1,163 @@
+"""What the views read: a trace's parts, spool tails, side tables and manifest as `stored_<name>` relations of DuckDB.
+
+Parts are read by DuckDB itself, so that columns and row groups that a query does not need are never touched. Everything
+else is an Arrow table in memory. Inputs are made when a view first needs them: opening a trace reads its manifest only.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from ..store import loss, tables
+from ..store.trace import Part, Trace
+from .catalogue import views
+
+_STREAMS = {t.name: t for t in tables.STREAMS}
+_SIDE_TABLES = {t.name: t for t in tables.SIDE_TABLES}
+VERIFY_BYTES = 256 << 20
+"""A stream's parts up to this size are read once for their checksums, in about 0.2 s."""
+
+_ARROW: dict[str, pa.DataType] = {
+    "VARCHAR": pa.string(),
+    "BIGINT": pa.int64(),
+    "TIMESTAMP": pa.timestamp("us"),
+    "VARCHAR[]": pa.list_(pa.string()),
+}
+
+
+class Inputs:
+    """A trace as `stored_<name>` relations and lookups, on as many connections as ask for them."""
+
+    def __init__(self, trace: Trace) -> None:
+        """Nothing is read yet."""
+        self.trace = trace
+        self._tails: dict[str, pa.Table] = {}
+        self._parts: dict[str, list[Part]] = {}
+        self.unverified_bytes = 0
+        """Bytes of parts that were too many to have their checksums compared before they were read."""
+
+    @property
+    def files(self) -> list[str]:
+        """Every file that DuckDB may open for this trace, absolute."""
+        return [str(part.path.absolute()) for name in _STREAMS for part in self.trace.parts(name)]
+
+    def tail(self, stream: str) -> pa.Table:
+        """Rows that are in the spool only."""
+        if stream not in self._tails:
+            self._tails[stream] = self.trace.tail(stream)
+        return self._tails[stream]
+
+    def parts(self, stream: str) -> list[Part]:
+        """Sealed parts whose content is what was sealed: DuckDB itself would read a flipped byte as another number.
+
+        Above VERIFY_BYTES a stream is taken on trust, and `unverified_bytes` says how much.
+        """
+        if stream not in self._parts:
+            parts = self.trace.parts(stream)
+            size = sum(part.bytes for part in parts)
+            if size <= VERIFY_BYTES:
+                parts = self.trace.verified(stream)
+            else:
+                self.unverified_bytes += size
+            self._parts[stream] = parts
+        return self._parts[stream]
+
+    def store(self, con: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Make `stored_<name>` on `con`; `name` is a stream, a side table, programs, hooks, loss_kinds or trace.
+
+        Raises duckdb.Error for a part that cannot be read, and what Trace raises for damaged files.
+        """
+        if name in _STREAMS:
+            self._store_stream(con, _STREAMS[name])
+            return
+        manifest = self.trace.manifest
+        if name in _SIDE_TABLES:
+            table = self.trace.table(name)
+        elif name == "trace":
+            table = self._trace_table()
+        elif name == "programs":
+            table = pa.Table.from_pylist(manifest["programs"], schema=tables.PROGRAMS.schema)
+        else:
+            table = _declared(name, set(manifest["engine"].get("exported_hooks", ())))
+        con.register(f"stored_{name}", table)
+
+    def _store_stream(self, con: duckdb.DuckDBPyConnection, table: tables.Table) -> None:
+        parts, tail = self.parts(table.name), self.tail(table.name)
+        columns = ", ".join(f'"{c.name}"' for c in table)
+        selects = []
+        if parts:
+            files = ", ".join("'" + str(part.path.absolute()).replace("'", "''") + "'" for part in parts)
+            selects.append(f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false)")
+        if tail.num_rows or not parts:
+            con.register(f"spool_{table.name}", tail)
+            selects.append(f"SELECT {columns} FROM spool_{table.name}")
+        con.execute(f"CREATE OR REPLACE TEMP VIEW stored_{table.name} AS {' UNION ALL '.join(selects)}")
+
+    def _trace_table(self) -> pa.Table:
+
+        trace, manifest = self.trace, self.trace.manifest
+        engine, parts, tail = manifest["engine"], self.parts("events"), self.tail("events")
+        times = [(p.t_min, p.t_max) for p in parts if p.t_min is not None and p.t_max is not None]
+        if tail.num_rows:
+            t = tail["t"].to_numpy()
+            times.append((int(t.min()), int(t.max())))
+        begin, end = (min(t for t, _ in times), max(t for _, t in times)) if times else (None, None)
+        epoch_ns = engine.get("epoch_ns") or None
+        row = {
+            "name": manifest["name"],
+            "state": trace.state,
+            "created": _utc(manifest["created_utc"]),
+            "engine": engine.get("name"),
+            "engine_kind": engine.get("kind"),
+            "clock_kind": engine.get("clock_kind"),
+            "clock_tick_ns": engine.get("clock_tick_ns"),
+            "policy": engine.get("policy"),
+            "exported_hooks": engine.get("exported_hooks", []),
+            "epoch_ns": epoch_ns,
+            "first_epoch": begin // epoch_ns if begin is not None and epoch_ns else None,
+            "last_epoch": end // epoch_ns if end is not None and epoch_ns else None,
+            "t_begin": begin,
+            "t_end": end,
+            "event_rows": sum(p.rows for p in parts) + tail.num_rows,
+            "event_parts": len(parts),
+            "spool_rows": tail.num_rows,
+            "event_bytes": sum(p.bytes for p in parts),
+            "end_reason": (manifest["end"] or {}).get("reason"),
+            "end_t": _integer((manifest["end"] or {}).get("t")),
+            "format": manifest["format"],
+            "abi": ".".join(str(v) for v in manifest["abi"]),
+            "schema_hash": manifest["schema_hash"],
+            "notes": list(trace.notes),
+        }
+        schema = pa.schema([pa.field(c.name, _ARROW[c.type]) for c in views()["trace"].columns])
+        return pa.Table.from_pylist([row], schema=schema)
+
+
+def _declared(name: str, exported: set[str]) -> pa.Table:
+    if name == "hooks":
+        rows: list[dict[str, Any]] = [
+            {"hook": h.id, "name": h.name, "aux": h.aux, "meaning": h.meaning, "exported": h.name in exported}
+            for h in tables.HOOKS
+        ]
+        return pa.Table.from_pylist(rows, schema=tables.HOOKS_TABLE.schema)
+    rows = [
+        {"kind": k.name, "severity": k.severity, "unit": k.unit, "place": k.where, "todo": k.todo}
+        for k in loss.LOSS_KINDS
+    ]
+    return pa.Table.from_pylist(rows, schema=loss.LOSS_KINDS_TABLE.schema)
+
+
+def _utc(text: str) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
+
+
+def _integer(value: Any) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,211 @@
+"""One trace, open for questions: a locked DuckDB over its views.
+
+    with Session.open(Path("run.mscope")) as session:
+        with session.run("SELECT hook_name, count(*) FROM events GROUP BY ALL") as result:
+            table = result.read_all()
+        print(*session.coverage_lines(session.touched(…)), sep="\\n")
+
+A trace that is still being recorded is shown as it was when the session opened. A session holds one result at a time
+and belongs to one thread; DuckDB's work is done by a thread of its own, so that a deadline or Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+import duckdb
+
+from ..store.errors import MegascopeError, Refused, Usage
+from ..store.trace import Trace
+from .catalogue import views
+from .coverage import Coverage
+from .inputs import Inputs
+from .lookups import set_variables
+from .result import Result
+from .sandbox import MAX_DEPTH, Statement, admit
+from .sqlerror import WHAT, decode, translate
+
+_SPILL_BYTES = 16 << 30
+
+
+class Session:
+    """A trace's views behind a locked DuckDB; use it in a with-statement."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        threads: int | None = None,
+        memory_limit: str | None = None,
+        allow_files: bool = False,
+    ) -> None:
+        """Question an open `trace` and close it in the end; see `open`."""
+        self.trace = trace
+        self._inputs = Inputs(trace)
+        self._allow_files = allow_files
+        self._names = {name: view.meaning for name, view in views().items()}
+        self._made: set[str] = set()
+        self._stored: set[str] = set()
+        self._scratch = Path(tempfile.mkdtemp(prefix="megascope-"))
+        try:
+            self._con = self._connect(threads, memory_limit)
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+        # Parsing and coverage run beside an unfinished result, which a second query on one connection would end.
+        self._aside = self._con.cursor()
+        self._coverage = Coverage(self._aside, self._inputs)
+        self._worker = ThreadPoolExecutor(1, "duckdb")
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        threads: int | None = None,
+        memory_limit: str | None = None,
+        allow_files: bool = False,
+    ) -> Session:
+        """Open the trace directory at `path`.
+
+        threads: default one per core that this process may use. memory_limit: DuckDB's notation ("2GB"), default half
+        of the machine's memory; beyond it DuckDB spills to a private temporary directory, up to 16 GiB or half of what
+        is free there. allow_files: SQL may read files too; it still cannot write.
+        Raises Refused for a trace that cannot be opened, Usage for a limit that is no limit.
+        """
+        return cls(Trace.open(path), threads=threads, memory_limit=memory_limit, allow_files=allow_files)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End whatever still runs, and remove what was spilled."""
+        self._con.interrupt()
+        self._worker.shutdown()
+        self._aside.close()
+        self._con.close()
+        self.trace.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def run(self, sql: str, *, timeout: float | None = None) -> Result:
+        """Run exactly one SELECT or EXPLAIN; `timeout` in seconds counts to the last row read.
+
+        Raises Refused for a text that does more than ask, MegascopeError for a mistake in it (exit code 3), for a part
+        that cannot be read, exhausted memory, and the end of `timeout` (exit code 1).
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        statement = self._admit(sql)
+        for name in statement.views:
+            self._make(name)
+        return Result(self._con, lambda work: self._wait(work, timeout, deadline), sql, statement)
+
+    def touched(self, sql: str) -> list[str]:
+        """The views that `sql` reads, in order of mention, also those in subqueries and CTEs.
+
+        Raises like `run`, without running it.
+        """
+        return list(self._admit(sql).views)
+
+    def coverage_lines(self, names: Iterable[str]) -> list[str]:
+        """What the answers from these views stand for: a line per view with selection, coverage and loss.
+
+        Raises MegascopeError for coverage or loss that cannot be read.
+        """
+        try:
+            return self._coverage.lines([views()[name] for name in names])
+        except duckdb.Error as error:
+            raise translate(error, "") from None
+
+    def _admit(self, sql: str) -> Statement:
+        return admit(self._aside, sql, self._names, files=self._allow_files)
+
+    def _connect(self, threads: int | None, memory_limit: str | None) -> duckdb.DuckDBPyConnection:
+        if threads is not None and threads < 1:
+            raise Usage("cannot open a session", f"{threads} is no number of threads", "give 1 or more")
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        spill = min(_SPILL_BYTES, shutil.disk_usage(self._scratch).free // 2)
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "threads": threads or len(os.sched_getaffinity(0)),
+            "memory_limit": memory_limit or f"{pages * size // 2}B",
+            "temp_directory": str(self._scratch / "spill"),
+            "max_temp_directory_size": f"{spill}B",
+            "secret_directory": str(self._scratch),
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "errors_as_json": True,
+            "max_expression_depth": MAX_DEPTH,
+            "python_enable_replacements": False,
+            "python_scan_all_frames": False,
+        }
+        try:
+            con = duckdb.connect(":memory:", config=config)
+        except duckdb.Error as error:
+            why = decode(error)[0].splitlines()[0]
+            raise Usage("cannot open a session", why, "give a memory limit such as 2GB") from None
+        if not self._allow_files:
+            con.execute("SET allowed_paths = ?", [self._inputs.files])
+            con.execute("SET enable_external_access = false")
+        con.execute("SET lock_configuration = true")
+        return con
+
+    def _make(self, name: str) -> None:
+        """Create a view when it is first asked; opening 19 of them would cost more than most questions."""
+        if name in self._made:
+            return
+        view = views()[name]
+        try:
+            for source in view.reads:
+                if source not in self._stored:
+                    self._inputs.store(self._con, source)
+                    self._stored.add(source)
+            set_variables(self._con, self.trace, view.reads)
+            self._con.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view.sql}')
+            found = self._con.sql(f'FROM "{name}" LIMIT 0')
+            types = dict(zip(found.columns, map(str, found.types), strict=True))
+        except duckdb.Error as error:
+            raise MegascopeError(
+                f"cannot read {name} of the trace", decode(error)[0].splitlines()[0], "run megascope check on it"
+            ) from None
+        for column in view.columns:
+            if types.get(column.name) != column.type:
+                raise Refused(
+                    f"cannot read {name} of the trace",
+                    f"its column {column.name} is {types.get(column.name, 'missing')}, not {column.type}",
+                    "run megascope check on it",
+                )
+        self._made.add(name)
+
+    def _wait(self, work: Callable[[], Any], timeout: float | None, deadline: float | None) -> Any:
+        """Do `work` on DuckDB's thread; at the deadline or on Ctrl-C interrupt it."""
+        future = self._worker.submit(work)
+        try:
+            done, _ = wait([future], None if deadline is None else max(0.0, deadline - monotonic()))
+        except BaseException:
+            self._interrupt(future)
+            raise
+        if not done:
+            self._interrupt(future)
+            raise MegascopeError(
+                WHAT, f"it took longer than {timeout:g} s", "ask for less, or give more with --timeout"
+            )
+        return future.result()
+
+    def _interrupt(self, future: Future[Any]) -> None:
+        # Again and again: DuckDB forgets an interrupt that arrives before it has begun to execute.
+        while not future.done():
+            self._con.interrupt()
+            wait([future], 0.02)
+        future.exception()

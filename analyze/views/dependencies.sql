@@ -1,0 +1,5 @@
+-- table: dependencies
+-- reads: dependencies
+-- coverage: none
+--
+SELECT * FROM stored_dependencies

@@ -1,0 +1,5 @@
+-- table: hooks
+-- reads: hooks
+-- coverage: none
+--
+SELECT * FROM stored_hooks

@@ -1,0 +1,5 @@
+-- table: intervals
+-- reads: intervals
+-- coverage: intervals
+--
+SELECT * FROM stored_intervals

@@ -1,0 +1,10 @@
+-- table: loss
+-- reads: loss, loss_kinds
+-- coverage: loss
+-- column: unit VARCHAR: what `count` counts
+-- column: place VARCHAR: where it happens
+-- column: todo VARCHAR: what to do
+-- column: hook_name VARCHAR: name of the hook, where it is known
+--
+SELECT l.*, k.unit, k.place, k.todo, getvariable('hook_names')[greatest(l.hook, -1) + 1] AS hook_name
+FROM stored_loss AS l LEFT JOIN stored_loss_kinds AS k USING (kind)

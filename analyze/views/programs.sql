@@ -1,0 +1,5 @@
+-- table: programs
+-- reads: programs
+-- coverage: none
+--
+SELECT * FROM stored_programs

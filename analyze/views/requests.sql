@@ -1,0 +1,5 @@
+-- table: requests
+-- reads: requests
+-- coverage: host_ring
+--
+SELECT * FROM stored_requests

@@ -1,0 +1,29 @@
+-- meaning: One row: what this trace is, how it was made and how it ended.
+-- reads: trace
+-- coverage: rows
+-- column: name VARCHAR: name of the recording
+-- column: state VARCHAR: recording, sealed, or unsealed (its end was not recorded)
+-- column: created TIMESTAMP [UTC]: when the recording began, by the host's clock
+-- column: engine VARCHAR: name of the engine
+-- column: engine_kind VARCHAR: host, cuda, or another runtime's own word
+-- column: clock_kind VARCHAR: what device times count
+-- column: clock_tick_ns BIGINT [ns]: steps in which that clock moves
+-- column: policy VARCHAR: what a full event ring does: drop, overwrite or wait
+-- column: exported_hooks VARCHAR[]: hooks that the engine fires
+-- column: epoch_ns BIGINT [ns]: length of an epoch
+-- column: first_epoch BIGINT: epoch of the first event
+-- column: last_epoch BIGINT: epoch of the last event
+-- column: t_begin BIGINT [ns]: device time of the first event
+-- column: t_end BIGINT [ns]: device time of the last event
+-- column: event_rows BIGINT [rows]: events that can be read
+-- column: event_parts BIGINT: sealed parts that hold them
+-- column: spool_rows BIGINT [rows]: of them, rows not sealed yet
+-- column: event_bytes BIGINT [bytes]: size of the sealed parts of events
+-- column: end_reason VARCHAR: why the recording ended; null while it goes on, and when nobody recorded its end
+-- column: end_t BIGINT [ns]: device time at which it ended, where that is known
+-- column: format BIGINT: version of the trace format
+-- column: abi VARCHAR: version of the hook ABI
+-- column: schema_hash VARCHAR: hash of every declaration that a reader depends on
+-- column: notes VARCHAR[]: what is known to be wrong with the files
+--
+SELECT * FROM stored_trace

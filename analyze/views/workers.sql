@@ -1,0 +1,5 @@
+-- table: workers
+-- reads: workers
+-- coverage: none
+--
+SELECT * FROM stored_workers

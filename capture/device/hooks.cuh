@@ -1,0 +1,188 @@
+// Firing hooks, in three builds of one interface: compiled out, through the queues of queue.cuh, and as a
+// compiler-native profiler would. A block has two workers: the compute worker (thread 0 of the compute threads) and
+// the scheduler worker (a warp, which fires for up to 32 things at once).
+#pragma once
+#include "engine.cuh"
+#include "queue.cuh"
+
+namespace ms {
+
+constexpr u32 COMPUTE_SLOTS = 128;
+constexpr u32 SCHEDULER_SLOTS = 512;
+
+MS_DEVICE u32 compute_worker() { return blockIdx.x; }
+MS_DEVICE u32 scheduler_worker() { return gridDim.x + blockIdx.x; }
+
+#if MS_HOOKS == MS_HOOKS_QUEUE
+
+/// The part of a block's shared memory that the hooks need.
+struct HookShared {
+  Queue<COMPUTE_SLOTS> compute;
+  Queue<SCHEDULER_SLOTS> scheduler;
+  u32 mask;  // hooks to fire; by the monitor
+};
+
+/// Tells a worker's own line in the segment what it waits for, so that a hang can be read at any time, by anyone,
+/// attached or not. A reader takes the words only if `check` agrees, so their order over PCIe does not matter.
+struct NowRecord {
+  u64* line;
+
+  MS_DEVICE void enter(u64 t, u64 task, u32 dep, u32 seen, u32 wanted) const {
+    u64 counts = static_cast<u64>(seen) << 32 | wanted;
+    store_host(line + MS_WORKER_NOW_TASK, task);
+    store_host(line + MS_WORKER_NOW_DEP, dep);
+    store_host(line + MS_WORKER_NOW_SEEN_WANTED, counts);
+    store_host(line + MS_WORKER_NOW_CHECK, t ^ task ^ dep ^ counts);
+    store_host(line + MS_WORKER_NOW_T, t);
+  }
+  MS_DEVICE void leave() const { store_host(line + MS_WORKER_NOW_T, 0); }
+};
+
+struct ComputeHooks {
+  Producer<COMPUTE_SLOTS> out;
+  u32 mask_at;
+  u64 began, waited;
+  NowRecord now;
+
+  MS_DEVICE void open(HookShared& shared) {
+    out.open(shared.compute);
+    mask_at = shared_address(&shared.mask);
+    began = waited = 0;
+    now.line = engine.workers + compute_worker() * MS_WORKER_WORDS;
+    refresh(), refresh();
+  }
+  MS_DEVICE void refresh() { out.refresh(mask_at); }
+
+  MS_DEVICE void start(u32 task, u32 iteration, u32 ready) {
+    if (!(out.mask & (1u << MS_HOOK_START | 1u << MS_HOOK_COMPLETE))) return;
+    began = device_time();
+    if (out.wants(MS_HOOK_START)) out.push(MS_HOOK_START, began, task, iteration, ready, 0, 0, 0);
+  }
+  MS_DEVICE void complete(u32 task, u32 iteration) {
+    if (out.wants(MS_HOOK_COMPLETE))
+      out.push(MS_HOOK_COMPLETE, device_time_low(), task, iteration, began, began >> 32, 0, 0);
+  }
+  /// task 0: the worker is idle, or (dep not 0) done with the iteration whose end it waits for.
+  MS_DEVICE void wait(u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted) {
+    waited = device_time();
+    now.enter(waited, task ? static_cast<u64>(iteration) << 32 | task : 0, dep, seen, wanted);
+    if (out.wants(MS_HOOK_WAIT)) out.push(MS_HOOK_WAIT, waited, task, iteration, seen, wanted, 0, !task && dep);
+  }
+  MS_DEVICE void resume(u32 task, u32 iteration, u32 dep) {
+    now.leave();
+    if (out.wants(MS_HOOK_RESUME))
+      out.push(MS_HOOK_RESUME, device_time_low(), task, iteration, waited, waited >> 32, 0, !task && dep);
+  }
+  MS_DEVICE void pressure(u32 task, u32 depth, u32 threshold, u32 iteration) {
+    if (out.wants(MS_HOOK_PRESSURE))
+      out.push(MS_HOOK_PRESSURE, device_time_low(), task, iteration, depth, threshold, MS_PRESSURE_FALLS, 0);
+  }
+  MS_DEVICE void close() {
+    fence_block();
+    store_shared(out.words + offsetof(QueueWords, left), 1);
+  }
+};
+
+/// All 32 lanes call together.
+struct SchedulerHooks {
+  Producer<SCHEDULER_SLOTS> out;
+  u32 mask_at;
+
+  MS_DEVICE void open(HookShared& shared) {
+    out.open(shared.scheduler);
+    mask_at = shared_address(&shared.mask);
+    refresh(), refresh();
+  }
+  MS_DEVICE void refresh() {
+    out.fetched = __shfl_sync(FULL_WARP, out.fetched, 0);  // one mask for the warp
+    out.refresh(mask_at);
+  }
+
+  MS_DEVICE void fire(bool active, u32 hook, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags, u32 arg2) {
+    if (out.wants(hook))
+      out.push_warp(active, hook, device_time_low(), task, iteration, arg0, arg1, flags, arg2);
+  }
+  MS_DEVICE void release(bool active, u32 task, u32 iteration, u32 dep, u32 after) {
+    fire(active, MS_HOOK_RELEASE, task, iteration, dep, after, 0, 0);
+  }
+  /// One record for `count` consecutive tasks of one class.
+  MS_DEVICE void ready(bool active, u32 first, u32 count, u32 iteration, u32 releaser) {
+    fire(active, MS_HOOK_READY, first, iteration, releaser, count, count > 1 ? MS_FLAG_RANGE : 0, 0);
+  }
+  MS_DEVICE void assign(bool active, u32 task, u32 iteration, u32 worker, u32 depth, u32 capacity) {
+    fire(active, MS_HOOK_ASSIGN, task, iteration, depth, capacity, 0, worker);
+  }
+  MS_DEVICE void pressure(bool active, u32 task, u32 depth, u32 threshold, u32 iteration) {
+    fire(active, MS_HOOK_PRESSURE, task, iteration, depth, threshold, MS_PRESSURE_RISES, 0);
+  }
+  MS_DEVICE void step(u32 iteration, u64 began, u32 flags) {
+    fire(lane_id() == 0, MS_HOOK_STEP, 0, iteration, began, began >> 32, flags, 0);
+  }
+  MS_DEVICE void request(bool active, u32 iteration, u32 slot, u32 request, u32 state) {
+    fire(active, MS_HOOK_REQUEST, 0, iteration, slot, request, 0, state);
+  }
+  MS_DEVICE void close() {
+    fence_block();
+    if (lane_id() == 0) store_shared(out.words + offsetof(QueueWords, left), 1);
+  }
+};
+
+#else
+
+/// What a compiler-native profiler writes (FlashInfer's and MPK's way): a tag and the timer's low half, 8 bytes to the
+/// worker's own region of device memory, wrapping; nobody drains it. Compiled to nothing in the third build.
+struct NativeLog {
+  uint2* region;
+  u32 count;
+
+  MS_DEVICE void open(u32 worker) {
+    count = 0;
+    if (MS_HOOKS == MS_HOOKS_NATIVE) region = engine.native + static_cast<u64>(worker) * engine.native_slots;
+  }
+  MS_DEVICE void write(u32 hook, u32 task) {
+    if (MS_HOOKS == MS_HOOKS_NATIVE) {
+      region[count & (engine.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
+      count++;
+    }
+  }
+  MS_DEVICE void write_warp(bool active, u32 hook, u32 task) {
+    if (MS_HOOKS == MS_HOOKS_NATIVE) {
+      u32 who = __ballot_sync(FULL_WARP, active), at = count + __popc(who & lanes_below());
+      if (active) region[at & (engine.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
+      count += __popc(who);
+    }
+  }
+};
+
+struct HookShared {};
+
+struct ComputeHooks {
+  NativeLog log;
+
+  MS_DEVICE void open(HookShared&) { log.open(compute_worker()); }
+  MS_DEVICE void refresh() {}
+  MS_DEVICE void start(u32 task, u32, u32) { log.write(MS_HOOK_START, task); }
+  MS_DEVICE void complete(u32 task, u32) { log.write(MS_HOOK_COMPLETE, task); }
+  MS_DEVICE void wait(u32 task, u32, u32, u32, u32) { log.write(MS_HOOK_WAIT, task); }
+  MS_DEVICE void resume(u32 task, u32, u32) { log.write(MS_HOOK_RESUME, task); }
+  MS_DEVICE void pressure(u32, u32, u32, u32) { log.write(MS_HOOK_PRESSURE, 0); }
+  MS_DEVICE void close() {}
+};
+
+struct SchedulerHooks {
+  NativeLog log;
+
+  MS_DEVICE void open(HookShared&) { log.open(scheduler_worker()); }
+  MS_DEVICE void refresh() {}
+  MS_DEVICE void release(bool active, u32 task, u32, u32, u32) { log.write_warp(active, MS_HOOK_RELEASE, task); }
+  MS_DEVICE void ready(bool active, u32 first, u32, u32, u32) { log.write_warp(active, MS_HOOK_READY, first); }
+  MS_DEVICE void assign(bool active, u32 task, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_ASSIGN, task); }
+  MS_DEVICE void pressure(bool active, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_PRESSURE, 0); }
+  MS_DEVICE void step(u32, u64, u32) { log.write_warp(lane_id() == 0, MS_HOOK_STEP, 0); }
+  MS_DEVICE void request(bool active, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_REQUEST, 0); }
+  MS_DEVICE void close() {}
+};
+
+#endif
+
+}  // namespace ms

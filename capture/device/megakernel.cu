@@ -1,0 +1,90 @@
+// The decode step of a dense transformer as one persistent kernel: a block per multiprocessor, many iterations per
+// launch. Threads 0 to 127 compute (thread 0 is the compute worker), the next warp schedules, the last one monitors.
+#include "monitor.cuh"
+#include "operators.cuh"
+#include "schedule.cuh"
+
+namespace ms {
+
+struct BlockShared {
+  HookShared hooks;
+#if MS_HOOKS == MS_HOOKS_QUEUE
+  MonitorShared monitor;
+#endif
+  Mailbox mailbox;
+  Work work;
+  OperatorShared operators;  // last: its buffer goes on to the end of the launch's shared memory
+};
+
+/// A fault control: the task takes `factor` times as long.
+MS_DEVICE void stretch(u32 task_class, u32 iteration, u64 began, u64 deadline) {
+  float factor = engine.fault_factor[fault_phase(iteration) * engine.n_classes + task_class];
+  if (factor > 1.0f) pause_ns(static_cast<u64>((device_time() - began) * (factor - 1.0f)), deadline);
+}
+
+MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
+  ComputeHooks hooks;
+  Source source;
+  Outbox outbox;
+  bool worker = threadIdx.x == 0, running = true;
+  if (worker) {
+    hooks.open(shared.hooks);
+    source.open(deadline);
+    outbox.open(shared.mailbox);
+  }
+  for (;;) {
+    if (worker) {
+      hooks.refresh();
+      shared.work = running ? source.next(hooks) : Work{0, 0, 0};
+    }
+    together();
+    Work work = shared.work;
+    if (work.task == 0) break;
+    const Task& task = engine.tasks[work.task];
+    u64 began = 0;
+    if (worker) {
+      hooks.start(work.task, work.iteration, work.ready);
+      if (engine.faulty) began = device_time();
+    }
+    execute(task, work.iteration, shared.operators);
+    together();
+    if (worker) {
+      if (engine.faulty) stretch(task.task_class, work.iteration, began, deadline);
+      hooks.complete(work.task, work.iteration);
+      running = outbox.send(work.task, work.iteration, source.patience);
+    }
+  }
+  if (worker) hooks.close();
+}
+
+}  // namespace ms
+
+extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() {
+  using namespace ms;
+  extern __shared__ __align__(16) unsigned char memory[];
+  BlockShared& shared = *reinterpret_cast<BlockShared*>(memory);
+  u32* words = reinterpret_cast<u32*>(memory);
+  for (u32 i = threadIdx.x; i < offsetof(BlockShared, operators) / 4; i += BLOCK_THREADS) words[i] = 0;
+  u64 deadline = device_time() + engine.limit_ns;
+  __syncthreads();  // the last one: from here on the roles part
+#if MS_HOOKS == MS_HOOKS_QUEUE
+  if (threadIdx.x == 0) shared.hooks.mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+  __syncthreads();
+#endif
+  if (threadIdx.x < COMPUTE_THREADS) {
+    compute_role(shared, deadline);
+  } else if (threadIdx.x < COMPUTE_THREADS + 32) {
+    Scheduler scheduler;
+    scheduler.open(shared.hooks, shared.mailbox, deadline);
+    scheduler.run();
+  } else {
+#if MS_HOOKS == MS_HOOKS_QUEUE
+    Monitor(shared.monitor, shared.hooks, deadline).run();
+#endif
+  }
+}
+
+/// Shared memory of a block without the operators' buffer, for the host to add that to.
+extern "C" {
+__constant__ unsigned shared_bytes = sizeof(ms::BlockShared);
+}

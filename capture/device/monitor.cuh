@@ -1,0 +1,372 @@
+// The monitor warp: drains the queues of its block's two workers, completes records to rows, and accounts for every
+// sequence number. It never makes a worker wait.
+//
+// Per worker and hook:  observed + lost = eligible,  written + ring_lost = observed  (the recorder asks for every row),
+// and per worker:       seq_to - seq_from = dequeued + lost.
+// All are cut at the same place in the worker's sequence, between two batches: at an epoch's end, when the mask has
+// changed, and at the end. What cannot be cut exactly just now (losses behind records not yet taken) or has no room in
+// the summary ring is cut later: that record then spans several epochs.
+#pragma once
+#include "hooks.cuh"
+#include "rows.cuh"
+
+#if MS_HOOKS == MS_HOOKS_QUEUE
+
+namespace ms {
+
+constexpr u64 BEAT_NS = 250000;         // heartbeat, and publication of rows that wait for company
+constexpr u64 CONTROL_NS = 64000;       // a look for a new mask
+constexpr u64 LAST_CUT_NS = 200000000;  // how long the last cut waits for room in the summary ring
+constexpr u64 GRACE_NS = 1000000000;    // after the deadline, for workers to leave in order
+constexpr u64 PING_NS = 20000;          // how long a burst of the host's pings is listened for
+constexpr u32 PUBLISH_ROWS = 512;       // rows that may be written before their publication is due
+constexpr u32 CONTROL_MASK = (1u << 24) - 1;
+
+enum Cut { CLOSED, BEHIND, NO_ROOM };
+
+struct MonitorShared {
+  RowGroup stage[2];
+  u32 observed[2][HOOKS];  // by worker and hook, in the interval that is open
+  u32 refused[2][HOOKS];   // of those: the ring was full
+  u32 booked[2][HOOKS];    // losses that closed intervals account for, ever
+  u64 record[MS_SUMMARY_WORDS];
+};
+
+/// One worker as its monitor knows it. `index` is 0 for the compute worker, 1 for the scheduler worker.
+template <u32 SLOTS>
+struct Watched {
+  Consumer<SLOTS> queue;
+  u32 worker, index;
+  u64 next;      // the seq after the last that was dequeued or booked as lost
+  u64 dequeued;  // ever
+  u64 cut_seq, cut_dequeued, cut_t, due;
+
+  MS_DEVICE void open(Queue<SLOTS>& q, u32 id, u32 i, u64 now) {
+    queue.open(q);
+    worker = id, index = i;
+    next = cut_seq = 1, dequeued = cut_dequeued = 0;
+    cut_t = now, due = (now / engine.epoch_ns + 1) * engine.epoch_ns;
+  }
+};
+
+struct Monitor {
+  MonitorShared& shared;
+  HookShared& hooks;
+  RowWriter rows;
+  Watched<COMPUTE_SLOTS> compute;
+  Watched<SCHEDULER_SLOTS> scheduler;
+  u64* cursor;
+  u64 now, deadline, last_beat, last_control, last_publish, summary_head, summary_freed, pinged;
+  u32 sm, control, latched;
+
+  MS_DEVICE Monitor(MonitorShared& s, HookShared& h, u64 until) : shared(s), hooks(h) {
+    now = last_publish = device_time();
+    deadline = until;
+    rows.open(s.stage);
+    compute.open(h.compute, compute_worker(), 0, now);
+    scheduler.open(h.scheduler, scheduler_worker(), 1, now);
+    cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
+    last_beat = last_control = summary_head = summary_freed = pinged = 0;
+    sm = multiprocessor();
+    control = hooks.mask;  // as launched; it belongs to no commit byte yet
+    latched = 0;
+  }
+
+  /// Until both workers have left and everything is told.
+  MS_DEVICE void run() {
+    bool left = false;
+    for (;;) {
+      now = device_time();
+      u32 got = drain(compute) + drain(scheduler);
+      if (now - last_control >= CONTROL_NS) follow_control();
+      if (now - last_beat >= BEAT_NS) beat();
+      if (now >= compute.due) cut(compute, false);
+      if (now >= scheduler.due) cut(scheduler, false);
+      if (rows.head - rows.published >= PUBLISH_ROWS || now - last_publish >= BEAT_NS) publish();
+      if (got) continue;
+      if (left || now >= deadline + GRACE_NS) break;
+      left = compute.queue.left() && scheduler.queue.left();  // then once more round, for what they fired last
+      if (!left) __nanosleep(100);
+    }
+    publish();
+    last_cut();
+    now = device_time();
+    beat();
+  }
+
+ private:
+  template <u32 SLOTS>
+  MS_DEVICE u32 drain(Watched<SLOTS>& w) {
+    Record r;
+    w.queue.expected = static_cast<u32>(w.next);
+    u32 n = w.queue.take(r);
+    if (n == 0) return 0;
+    bool mine = lane_id() < n;
+    u64 seq = w.next + (r.seq - static_cast<u32>(w.next));
+    ms_ring_row row;
+    complete(r, w.worker, seq, row);
+    u32 room = rows.admit(n, now);
+    if (mine) atomicAdd(&shared.observed[w.index][r.hook & (HOOKS - 1)], 1);
+    if (mine && lane_id() >= room) atomicAdd(&shared.refused[w.index][r.hook & (HOOKS - 1)], 1);
+    w.next = __shfl_sync(FULL_WARP, seq, n - 1) + 1;
+    w.dequeued += n;
+    w.queue.release(n, static_cast<u32>(w.next) - 1);
+    rows.append(room, row);
+    if (rows.head - rows.published >= 4 * PUBLISH_ROWS) publish();
+    return n;
+  }
+
+  /// A record becomes a row: what is constant for the task stands in its descriptor, what is constant for the step in
+  /// the serving plan.
+  MS_DEVICE void complete(const Record& r, u32 worker, u64 seq, ms_ring_row& row) {
+    u32 low = static_cast<u32>(now) - r.t;  // its age; a firing a moment after `now` was read counts as 2^32 - a little
+    row.t = low >= 0xf0000000u ? now + static_cast<u32>(-low) : now - low;
+    row.seq = seq;
+    row.hook = r.hook;
+    row.flags = r.flags;
+    row.worker = worker;
+    row.sm = sm;
+    row.step = r.iteration;
+    row.comm = 0;
+    row.peer = MS_PEER_NONE;
+    row.rank = 0;
+    row.by = 1u << (MS_PROGRAM_RECORDER - 1);
+    row.task = row.aux = 0;
+    row.request = MS_REQUEST_NONE;
+    row.dep = row.tile = 0;
+    row.task_class = 0;
+    row.dep_class = MS_DEP_NONE;
+    u32 dep = 0, kind = MS_DEP_NONE;
+    bool planned = r.iteration < engine.steps;
+    if (r.task != 0 && r.task <= engine.n_tasks) {
+      uint4 d = __ldg(reinterpret_cast<const uint4*>(engine.tasks + r.task));  // tile | class, slot | dep | kind, …
+      u32 slot = d.y >> 16;
+      row.task = static_cast<u64>(r.iteration) << 32 | r.task;
+      row.tile = d.x;
+      row.task_class = static_cast<u16>(d.y);
+      dep = d.z, kind = d.w & 0xff;
+      if (planned && slot != NO_SLOT && !(r.flags & MS_FLAG_RANGE))
+        row.request = __ldg(engine.request + static_cast<u64>(r.iteration) * engine.slots + slot);
+      else if (planned)
+        row.request = MS_REQUEST_SET | __ldg(engine.request_set + r.iteration);
+    }
+    u64 pair = static_cast<u64>(r.arg0) << 32 | r.arg1, time = static_cast<u64>(r.arg1) << 32 | r.arg0;
+    switch (r.hook) {
+      case MS_HOOK_READY:
+        row.dep = dep, row.dep_class = kind;
+        row.aux = r.arg0 ? static_cast<u64>(r.iteration) << 32 | r.arg0 : 0;
+        if (r.flags & MS_FLAG_RANGE) row.tile = r.arg1;
+        break;
+      case MS_HOOK_ASSIGN:
+        row.aux = static_cast<u64>(r.arg2) << 48 | static_cast<u64>(r.arg0) << 24 | r.arg1;
+        break;
+      case MS_HOOK_START:
+        row.aux = r.arg0 ? row.t - (r.t - r.arg0) : 0;
+        break;
+      case MS_HOOK_COMPLETE:
+        row.aux = time;
+        break;
+      case MS_HOOK_WAIT:
+      case MS_HOOK_RESUME:
+        row.dep = r.arg2 ? engine.end_dep : dep;
+        row.dep_class = dep ? kind : MS_DEP_CONTROL;  // without a task: for work, or for the iteration to end
+        row.aux = r.hook == MS_HOOK_WAIT ? pair : time;
+        break;
+      case MS_HOOK_RELEASE:
+        row.dep = r.arg0;
+        row.dep_class = __ldg(&engine.deps[r.arg0].kind);
+        row.aux = static_cast<u64>(r.arg1) << 32 | __ldg(&engine.deps[r.arg0].wanted);
+        break;
+      case MS_HOOK_REQUEST:
+        row.request = r.arg1;
+        row.aux = static_cast<u64>(r.arg0) << 32 | r.arg2;
+        break;
+      case MS_HOOK_STEP:
+        if (planned) row.request = MS_REQUEST_SET | __ldg(engine.request_set + r.iteration);
+        row.aux = time;
+        break;
+      case MS_HOOK_PRESSURE:
+        row.aux = pair;
+        break;
+    }
+  }
+
+  MS_DEVICE void publish() {
+    rows.publish();
+    last_publish = now;
+  }
+
+  /// Close the open interval of a worker. `early`: before the epoch's end.
+  template <u32 SLOTS>
+  MS_DEVICE Cut cut(Watched<SLOTS>& w, bool early) {
+    u32 lane = lane_id() & (HOOKS - 1);
+    u32 lost = w.queue.lost(), all = __reduce_add_sync(FULL_WARP, lost);
+    u32 behind = all - static_cast<u32>(w.next - 1 - w.dequeued);  // lost after the last that was dequeued
+    w.queue.expected = static_cast<u32>(w.next);
+    if (behind && !w.queue.empty()) return BEHIND;  // records stand between: after them
+    u32 hook_lost = __shfl_sync(FULL_WARP, lost, lane) - shared.booked[w.index][lane];
+    u32 observed = shared.observed[w.index][lane], refused = shared.refused[w.index][lane];
+    u32 fired = __ballot_sync(FULL_WARP, lane_id() < HOOKS && observed + hook_lost != 0);
+    if (!room(1 + __popc(fired))) {
+      w.due = now + BEAT_NS;
+      return NO_ROOM;
+    }
+    w.next += behind;
+    u64 epoch = w.cut_t / engine.epoch_ns, last = now / engine.epoch_ns;
+    u64 when = epoch | (last - epoch + early) << 48;
+    __syncwarp();
+    if (lane_id() == 0) {
+      u64* r = shared.record;
+      for (u32 i = 0; i < MS_SUMMARY_WORDS; i++) r[i] = 0;
+      r[MS_SUMMARY_WHAT] = MS_RECORD_INTERVAL | static_cast<u64>(w.worker) << 32;
+      r[MS_SUMMARY_EPOCH] = when;
+      r[MS_SUMMARY_T_BEGIN] = w.cut_t;
+      r[MS_SUMMARY_T_END] = now;
+      r[MS_SUMMARY_SEQ_FROM] = w.cut_seq;
+      r[MS_SUMMARY_SEQ_TO] = w.next;
+      r[MS_SUMMARY_DEQUEUED] = w.dequeued - w.cut_dequeued;
+      r[MS_SUMMARY_INTERVAL_LOST] = w.next - w.cut_seq - (w.dequeued - w.cut_dequeued);
+    }
+    tell();
+    for (u32 hooks_left = fired; hooks_left; hooks_left &= hooks_left - 1) {
+      u32 hook = __ffs(hooks_left) - 1;
+      u32 seen = __shfl_sync(FULL_WARP, observed, hook), gone = __shfl_sync(FULL_WARP, hook_lost, hook);
+      u32 out = __shfl_sync(FULL_WARP, refused, hook);
+      if (lane_id() == 0) {
+        u64* r = shared.record;  // EPOCH to SEQ_TO stay as they are
+        for (u32 i = MS_SUMMARY_ELIGIBLE; i < MS_SUMMARY_WORDS; i++) r[i] = 0;
+        r[MS_SUMMARY_WHAT] =
+            MS_RECORD_COVERAGE | hook << 8 | MS_PROGRAM_RECORDER << 16 | static_cast<u64>(w.worker) << 32;
+        r[MS_SUMMARY_ELIGIBLE] = seen + gone;
+        r[MS_SUMMARY_OBSERVED] = seen;
+        r[MS_SUMMARY_LOST] = gone;
+        r[MS_SUMMARY_EMITTED] = seen;
+        r[MS_SUMMARY_WRITTEN] = seen - out;
+        r[MS_SUMMARY_RING_LOST] = out;
+      }
+      tell();
+    }
+    if (lane_id() == 0) store_host(cursor + MS_CURSOR_SUMMARY_HEAD, summary_head);
+    if (lane_id() < HOOKS) {
+      shared.booked[w.index][lane] = lost;
+      shared.observed[w.index][lane] = shared.refused[w.index][lane] = 0;
+    }
+    __syncwarp();
+    w.cut_seq = w.next, w.cut_dequeued = w.dequeued, w.cut_t = now, w.due = (last + 1) * engine.epoch_ns;
+    return CLOSED;
+  }
+
+  /// shared.record goes out as the next summary record; its stamp last, after a fence.
+  MS_DEVICE void tell() {
+    __syncwarp();
+    u64* out = engine.summaries +
+               (static_cast<u64>(blockIdx.x) * engine.summary_rows + summary_head % engine.summary_rows) * MS_SUMMARY_WORDS;
+    if (lane_id() > MS_SUMMARY_STAMP && lane_id() < MS_SUMMARY_WORDS) store_host(out + lane_id(), shared.record[lane_id()]);
+    summary_head++;
+    fence_system();
+    __syncwarp();
+    if (lane_id() == 0) store_host(out + MS_SUMMARY_STAMP, summary_head);
+    fence_system();
+    __syncwarp();
+  }
+
+  MS_DEVICE bool room(u32 records) {
+    if (summary_head + records - summary_freed * MS_SUMMARY_CHUNK <= engine.summary_rows) return true;
+    const u8* tail = engine.control + MS_CONTROL_TAILS + engine.monitors + blockIdx.x;
+    u8 ahead = load_host(tail) - static_cast<u8>(summary_freed);
+    ahead = __shfl_sync(FULL_WARP, static_cast<u32>(ahead), 0);
+    if ((summary_freed + ahead) * MS_SUMMARY_CHUNK <= summary_head) summary_freed += ahead;
+    return summary_head + records - summary_freed * MS_SUMMARY_CHUNK <= engine.summary_rows;
+  }
+
+  MS_DEVICE void last_cut() {
+    u64 patience = device_time() + LAST_CUT_NS;
+    bool first = false, second = false;
+    while (now < patience) {
+      first = first || cut(compute, true) == CLOSED;
+      second = second || cut(scheduler, true) == CLOSED;
+      if (first && second) break;
+      __nanosleep(1000);
+      now = device_time();
+    }
+  }
+
+  /// A new mask: tell the workers, wait until both fire by it, cut there, acknowledge.
+  MS_DEVICE void follow_control() {
+    last_control = now;
+    if (blockIdx.x == 0) poll_host();
+    u32 asked = __shfl_sync(FULL_WARP, load_device(&engine.run->control.word), 0);
+    if (asked == control) return;
+    u32 mask = asked & CONTROL_MASK;
+    if (lane_id() == 0) store_shared(shared_address(&hooks.mask), mask);
+    bool follows = (compute.queue.left() || compute.queue.seen_mask() == mask) &&
+                   (scheduler.queue.left() || scheduler.queue.seen_mask() == mask);
+    if (!__all_sync(FULL_WARP, follows)) return;
+    if (cut(compute, true) == BEHIND || cut(scheduler, true) == BEHIND) return;
+    control = asked;
+    if (lane_id() == 0) {
+      store_host(cursor + MS_CURSOR_MASK, mask);
+      store_host(cursor + MS_CURSOR_ACK, asked >> 24);
+    }
+  }
+
+  /// The elected monitor alone reads the host's control page (two microseconds over PCIe) and hands it on in device
+  /// memory. Its words are only taken when the commit byte beside them has changed.
+  MS_DEVICE void poll_host() {
+    u64 bytes = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_COMMIT));
+    u64 stop = load_host(engine.host + HOST_STOP);
+    u64 ping = load_host(engine.host + HOST_PING);
+    answer(__shfl_sync(FULL_WARP, ping, 0));
+    bytes = __shfl_sync(FULL_WARP, bytes, 0);
+    stop = __shfl_sync(FULL_WARP, stop, 0);
+    u32 commit = bytes & 0xff;
+    if ((stop || (bytes >> 8 * (MS_CONTROL_STOP - MS_CONTROL_COMMIT) & 0xff)) && lane_id() == 0)
+      store_device(&engine.run->stop.word, 1);
+    if (commit == latched) return;
+    latched = commit;
+    fence_system();
+    u32 mask = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_MASK)) & engine.exported;
+    if (lane_id() == 0) store_device(&engine.run->control.word, (mask & CONTROL_MASK) | commit << 24);
+    __syncwarp();
+  }
+
+  /// A reading of both clocks: the host pings, and takes the best of a burst's round trips.
+  MS_DEVICE void answer(u64 ping) {
+    if (ping == pinged) return;
+    u64 until = device_time() + PING_NS;
+    while (ping != pinged || device_time() < until) {
+      if (ping != pinged && lane_id() == 0) {
+        store_host(engine.host + HOST_PING_TIME, device_time());
+        fence_system();
+        store_host(engine.host + HOST_PING_ECHO, ping);
+      }
+      pinged = ping;
+      ping = __shfl_sync(FULL_WARP, load_host(engine.host + HOST_PING), 0);
+    }
+  }
+
+  MS_DEVICE void beat() {
+    last_beat = now;
+    if (lane_id() == 0) {
+      store_host(cursor + MS_CURSOR_HEARTBEAT, now);
+      store_host(cursor + MS_CURSOR_EPOCH, now / engine.epoch_ns);
+      store_host(cursor + MS_CURSOR_RING_LOST, rows.ring_lost);
+    }
+    beat(compute);
+    beat(scheduler);
+  }
+
+  template <u32 SLOTS>
+  MS_DEVICE void beat(const Watched<SLOTS>& w) {
+    if (lane_id() == 0) {
+      u64* line = engine.workers + w.worker * MS_WORKER_WORDS;
+      store_host(line + MS_WORKER_FIRED, w.next - 1);
+      store_host(line + MS_WORKER_DEQUEUED, w.dequeued);
+      store_host(line + MS_WORKER_LOST, w.next - 1 - w.dequeued);
+    }
+  }
+};
+
+}  // namespace ms
+
+#endif

@@ -1,0 +1,291 @@
+// The arithmetic of a decode step, in fp32, one task at a time by 128 threads.
+//
+// A pre-norm transformer: RMSNorm, rotary positions (halves rotated), grouped-query attention over a cache, a gated SiLU
+// MLP, greedy sampling. Weights are stored [output, input], so that a tile of output columns is one contiguous piece.
+// Weights are constant and read through the read-only path; activations and the cache were written by other
+// multiprocessors in this launch and are read through the second-level cache.
+//
+// A slot without a request is left alone: its rows keep finite values that nobody reads.
+#pragma once
+#include "engine.cuh"
+
+namespace ms {
+
+/// Operators, numbered as capture/engines/graph.py numbers them.
+enum Op : u32 {
+  EMBED = 1, NORM1 = 2, QKV = 3, ATTN = 4, OPROJ = 5, NORM2 = 6, GATE_UP = 7, DOWN = 8,
+  FINAL_NORM = 13, LM_HEAD = 14, SAMPLE = 15
+};
+
+constexpr u32 ROWS = 8;  // slots that a matrix task takes through its weights at once
+constexpr float NORM_EPSILON = 1e-5f;
+constexpr u32 REDUCE_WORDS = 16;
+
+/// What the operators use of shared memory; `buffer` is as large as the launch made it.
+struct OperatorShared {
+  float reduce[REDUCE_WORDS];
+  u32 index[REDUCE_WORDS];
+  alignas(16) float buffer[4];
+};
+
+struct Operands {
+  const Task& task;
+  u32 iteration, at;  // at: of the slot's entry in the plan
+  OperatorShared& shared;
+};
+
+MS_DEVICE void together() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
+
+MS_DEVICE float4 load4(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
+MS_DEVICE float4 weight4(const float* p) { return __ldg(reinterpret_cast<const float4*>(p)); }
+MS_DEVICE void store4(float* p, float4 v) { *reinterpret_cast<float4*>(p) = v; }
+MS_DEVICE float dot(float4 a, float4 b, float c) {
+  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, c))));
+}
+
+/// Sum (or maximum) over the 128 threads, the same in each.
+template <bool MAXIMUM>
+MS_DEVICE float reduce(float v, OperatorShared& shared) {
+  for (u32 s = 16; s; s >>= 1) {
+    float o = __shfl_xor_sync(FULL_WARP, v, s);
+    v = MAXIMUM ? fmaxf(v, o) : v + o;
+  }
+  together();  // the words may still be in use
+  if (lane_id() == 0) shared.reduce[threadIdx.x >> 5] = v;
+  together();
+  float a = shared.reduce[0], b = shared.reduce[1], c = shared.reduce[2], d = shared.reduce[3];
+  return MAXIMUM ? fmaxf(fmaxf(a, b), fmaxf(c, d)) : (a + b) + (c + d);
+}
+
+MS_DEVICE void embed(const Operands& o) {
+  u32 forced = __ldg(engine.forced_token + o.at), row = __ldg(engine.cache_row + o.at);
+  u32 token = forced != ~0u ? forced : __ldcg(engine.token + row);
+  const float* from = engine.embedding + static_cast<u64>(token) * engine.d_model;
+  float* to = engine.residual + o.task.slot * engine.d_model;
+  for (u32 i = threadIdx.x * 4; i < engine.d_model; i += COMPUTE_THREADS * 4) store4(to + i, weight4(from + i));
+  if (threadIdx.x == 0) engine.used_token[o.at] = token;
+}
+
+/// residual += partial (unless the residual was just made), x = residual / rms * weight.
+MS_DEVICE void norm(const Operands& o, const float* weight, bool add) {
+  u32 d = engine.d_model, base = o.task.slot * d;
+  float squares = 0;
+  for (u32 i = threadIdx.x * 4; i < d; i += COMPUTE_THREADS * 4) {
+    float4 r = load4(engine.residual + base + i);
+    if (add) {
+      float4 p = load4(engine.partial + base + i);
+      r = make_float4(r.x + p.x, r.y + p.y, r.z + p.z, r.w + p.w);
+      store4(engine.residual + base + i, r);
+    }
+    store4(o.shared.buffer + i, r);
+    squares = dot(r, r, squares);
+  }
+  float scale = rsqrtf(reduce<false>(squares, o.shared) / d + NORM_EPSILON);
+  for (u32 i = threadIdx.x * 4; i < d; i += COMPUTE_THREADS * 4) {
+    float4 r = *reinterpret_cast<float4*>(o.shared.buffer + i), g = weight4(weight + i);
+    store4(engine.x + base + i, make_float4(r.x * scale * g.x, r.y * scale * g.y, r.z * scale * g.z, r.w * scale * g.w));
+  }
+}
+
+/// Two columns of weights against ROWS rows of input in shared memory; every lane gets all the sums.
+MS_DEVICE void columns2(const float* w0, const float* w1, const float* in, u32 k, float (&sum)[2][ROWS]) {
+#pragma unroll
+  for (u32 s = 0; s < ROWS; s++) sum[0][s] = sum[1][s] = 0;
+#pragma unroll 4
+  for (u32 i = lane_id() * 4; i < k; i += 128) {
+    float4 a = weight4(w0 + i), b = weight4(w1 + i);
+#pragma unroll
+    for (u32 s = 0; s < ROWS; s++) {
+      float4 x = *reinterpret_cast<const float4*>(in + s * k + i);
+      sum[0][s] = dot(a, x, sum[0][s]);
+      sum[1][s] = dot(b, x, sum[1][s]);
+    }
+  }
+#pragma unroll
+  for (u32 s = 0; s < ROWS; s++)
+#pragma unroll
+    for (u32 step = 16; step; step >>= 1) {
+      sum[0][s] += __shfl_xor_sync(FULL_WARP, sum[0][s], step);
+      sum[1][s] += __shfl_xor_sync(FULL_WARP, sum[1][s], step);
+    }
+}
+
+MS_DEVICE float of_lane(const float (&v)[ROWS]) {
+  float r = v[0];
+#pragma unroll
+  for (u32 s = 1; s < ROWS; s++)
+    if (lane_id() == s) r = v[s];
+  return r;
+}
+
+/// out[:, n0:n1] = in @ w, or silu(in @ w) * (in @ up) where `up` is given. `keep`: a second copy, or null.
+MS_DEVICE void matrix(const Operands& o, const float* in, u32 k, const float* w, const float* up, float* out, u32 width,
+                      float* keep) {
+  float* staged = o.shared.buffer;
+  u32 warp = threadIdx.x >> 5;
+  for (u32 s0 = 0; s0 < engine.slots; s0 += ROWS) {
+    u32 rows = min(ROWS, engine.slots - s0);
+    if (s0) together();  // the rows before are still being read
+    for (u32 i = threadIdx.x * 4; i < ROWS * k; i += COMPUTE_THREADS * 4)
+      store4(staged + i, i < rows * k ? load4(in + s0 * k + i) : make_float4(0, 0, 0, 0));
+    together();
+    u32 each = up ? 1 : 2;
+    for (u32 n = o.task.n0 + warp * each; n < o.task.n1; n += 4 * each) {
+      float sum[2][ROWS];
+      const float* first = w + static_cast<u64>(n) * k;
+      bool pair = up || n + 1 < o.task.n1;
+      columns2(first, up ? up + static_cast<u64>(n) * k : pair ? first + k : first, staged, k, sum);
+      float a = of_lane(sum[0]), b = of_lane(sum[1]);
+      if (up) a = a / (1.0f + __expf(-a)) * b;
+      if (lane_id() >= rows) continue;
+      u64 at = static_cast<u64>(s0 + lane_id()) * width + n;
+      out[at] = a;
+      if (keep) keep[at] = a;
+      if (!up && pair) {
+        out[at + 1] = b;
+        if (keep) keep[at + 1] = b;
+      }
+    }
+  }
+}
+
+/// One head of one slot: rotate, append this position to the cache, attend over all positions up to it. The first head
+/// of a group appends; this step's key and value are taken from the projection, so heads need no order among them.
+MS_DEVICE void attend(const Operands& o) {
+  const u32 hd = engine.head_dim, half = hd / 2, tid = threadIdx.x, head = o.task.n0;
+  const u32 group = engine.heads / engine.kv_heads, kv = head / group;
+  const u32 position = __ldg(engine.position + o.at), row = __ldg(engine.cache_row + o.at);
+  float *q = o.shared.buffer, *key = q + hd, *value = key + hd, *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
+  const u64 width = (engine.heads + 2 * engine.kv_heads) * hd;
+  const float* projected = engine.qkv + o.task.slot * width;
+  const float* new_key = projected + (engine.heads + kv) * hd;
+  const float* new_value = projected + (engine.heads + engine.kv_heads + kv) * hd;
+  const u64 cache = ((static_cast<u64>(o.task.layer) * engine.cache_rows + row) * engine.kv_heads + kv) * engine.context * hd;
+  float *keys = engine.keys + cache, *values = engine.values + cache;
+  if (tid < half) {
+    float cosine = __ldg(engine.rotary + (position * half + tid) * 2), sine = __ldg(engine.rotary + (position * half + tid) * 2 + 1);
+    float a = __ldcg(projected + head * hd + tid), b = __ldcg(projected + head * hd + half + tid);
+    q[tid] = a * cosine - b * sine, q[tid + half] = b * cosine + a * sine;
+    a = __ldcg(new_key + tid), b = __ldcg(new_key + half + tid);
+    key[tid] = a * cosine - b * sine, key[tid + half] = b * cosine + a * sine;
+  }
+  if (tid < hd) value[tid] = __ldcg(new_value + tid);
+  together();
+  if (head % group == 0 && tid < hd) {
+    keys[static_cast<u64>(position) * hd + tid] = key[tid];
+    values[static_cast<u64>(position) * hd + tid] = value[tid];
+  }
+  const float scale = rsqrtf(static_cast<float>(hd));
+  float most = -INFINITY;
+  for (u32 base = 0; base <= position; base += 32) {  // four threads a position
+    u32 p = base + tid / 4, part = (tid & 3) * 4;
+    float s = 0;
+    if (p <= position)
+      for (u32 i = part; i < hd; i += 16) {
+        float4 k4 = p == position ? *reinterpret_cast<float4*>(key + i) : load4(keys + static_cast<u64>(p) * hd + i);
+        s = dot(*reinterpret_cast<float4*>(q + i), k4, s);
+      }
+    s += __shfl_xor_sync(FULL_WARP, s, 1);
+    s += __shfl_xor_sync(FULL_WARP, s, 2);
+    s *= scale;
+    if (p <= position) {
+      if (part == 0) scores[p] = s;
+      most = fmaxf(most, s);
+    }
+  }
+  most = reduce<true>(most, o.shared);
+  float total = 0;
+  for (u32 p = tid; p <= position; p += COMPUTE_THREADS) {
+    float e = expf(scores[p] - most);
+    scores[p] = e;
+    total += e;
+  }
+  total = reduce<false>(total, o.shared);
+  const u32 lanes = hd / 4, groups = COMPUTE_THREADS / lanes, g = tid / lanes, i = tid % lanes * 4;
+  float4 sum = make_float4(0, 0, 0, 0);
+  for (u32 p = g; p <= position; p += groups) {
+    float4 v = p == position ? *reinterpret_cast<float4*>(value + i) : load4(values + static_cast<u64>(p) * hd + i);
+    float e = scores[p];
+    sum = make_float4(fmaf(e, v.x, sum.x), fmaf(e, v.y, sum.y), fmaf(e, v.z, sum.z), fmaf(e, v.w, sum.w));
+  }
+  store4(mix + tid * 4, sum);
+  together();
+  if (tid < hd) {
+    float out = 0;
+    for (u32 j = 0; j < groups; j++) out += mix[j * hd + tid];
+    engine.heads_out[(static_cast<u64>(o.task.slot) * engine.heads + head) * hd + tid] = out / total;
+  }
+}
+
+/// The largest logit; of equal ones the first.
+MS_DEVICE void sample(const Operands& o) {
+  const float* logits = engine.logits + static_cast<u64>(o.task.slot) * engine.vocab;
+  float best = -INFINITY;
+  u32 which = 0;
+  for (u32 i = threadIdx.x; i < engine.vocab; i += COMPUTE_THREADS) {
+    float v = __ldcg(logits + i);
+    if (v > best) best = v, which = i;
+  }
+  for (u32 s = 16; s; s >>= 1) {
+    float v = __shfl_xor_sync(FULL_WARP, best, s);
+    u32 w = __shfl_xor_sync(FULL_WARP, which, s);
+    if (v > best || (v == best && w < which)) best = v, which = w;
+  }
+  if (lane_id() == 0) o.shared.reduce[threadIdx.x >> 5] = best, o.shared.index[threadIdx.x >> 5] = which;
+  together();
+  if (threadIdx.x == 0) {
+    for (u32 i = 1; i < 4; i++) {
+      float v = o.shared.reduce[i];
+      u32 w = o.shared.index[i];
+      if (v > best || (v == best && w < which)) best = v, which = w;
+    }
+    engine.token[__ldg(engine.cache_row + o.at)] = which;
+  }
+}
+
+MS_DEVICE void execute(const Task& task, u32 iteration, OperatorShared& shared) {
+  const u32 d = engine.d_model, attended = engine.heads * engine.head_dim, layer = task.layer;
+  const u32 width = attended + 2 * engine.kv_heads * engine.head_dim;
+  const u64 gate = static_cast<u64>(layer) * engine.ffn * d;
+  u32 at = 0;
+  if (task.slot != NO_SLOT) {
+    at = iteration * engine.slots + task.slot;
+    if (__ldg(engine.request + at) == 0) return;
+  }
+  const Operands o{task, iteration, at, shared};
+  switch (task.op) {
+    case EMBED: return embed(o);
+    case NORM1: return norm(o, engine.norms + 2 * layer * d, layer != 0);
+    case NORM2: return norm(o, engine.norms + (2 * layer + 1) * d, true);
+    case FINAL_NORM: return norm(o, engine.norms + 2 * engine.layers * d, true);
+    case ATTN: return attend(o);
+    case SAMPLE: return sample(o);
+    default: break;
+  }
+  const float *in = engine.x, *w = nullptr, *up = nullptr;
+  float *out = engine.partial, *keep = nullptr;
+  u32 k = d, columns = d;
+  switch (task.op) {
+    case QKV:
+      w = engine.w_qkv + static_cast<u64>(layer) * width * d, out = engine.qkv, columns = width;
+      break;
+    case OPROJ:
+      in = engine.heads_out, k = attended, w = engine.w_o + static_cast<u64>(layer) * d * attended;
+      break;
+    case GATE_UP:
+      w = engine.w_gate + gate, up = engine.w_up + gate, out = engine.act, columns = engine.ffn;
+      break;
+    case DOWN:
+      in = engine.act, k = engine.ffn, w = engine.w_down + gate;
+      break;
+    case LM_HEAD:
+      w = engine.w_head, out = engine.logits, columns = engine.vocab;
+      if (engine.keep_every && iteration % engine.keep_every == 0)
+        keep = engine.kept_logits + static_cast<u64>(iteration / engine.keep_every) * engine.slots * engine.vocab;
+      break;
+    default: return;
+  }
+  matrix(o, in, k, w, up, out, columns, keep);
+}
+
+}  // namespace ms

@@ -1,0 +1,150 @@
+// The few instructions that C++ cannot say: clocks, counted barriers, and loads and stores of a stated width and scope.
+#pragma once
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+#define MS_DEVICE __device__ __forceinline__
+
+namespace ms {
+
+constexpr u32 FULL_WARP = 0xffffffffu;
+
+MS_DEVICE u64 device_time() {
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
+MS_DEVICE u32 device_time_low() {
+  u32 t;
+  asm volatile("mov.u32 %0, %globaltimer_lo;" : "=r"(t));
+  return t;
+}
+
+MS_DEVICE u32 multiprocessor() {
+  u32 sm;
+  asm("mov.u32 %0, %smid;" : "=r"(sm));
+  return sm;
+}
+
+MS_DEVICE u32 lane_id() { return threadIdx.x & 31; }
+
+MS_DEVICE u32 lanes_below() {
+  u32 m;
+  asm("mov.u32 %0, %lanemask_lt;" : "=r"(m));
+  return m;
+}
+
+/// Named barrier `id` over exactly `threads` threads. __syncthreads() would wait for the scheduler and the monitor warp.
+MS_DEVICE void barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+/// The 32-bit address of an object in shared memory. Opaque to the compiler, which would otherwise recompute it from
+/// SR_CgaCtaId inside the loop (60 cycles a record).
+MS_DEVICE u32 shared_address(const void* p) {
+  u32 a = static_cast<u32>(__cvta_generic_to_shared(p));
+  asm volatile("" : "+r"(a));
+  return a;
+}
+
+MS_DEVICE u32 load_shared(u32 address) {
+  u32 v;
+  asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+MS_DEVICE void store_shared(u32 address, u32 v) {
+  asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+/// One 16-byte access: a reader sees all of it or none. (A v4 access is four accesses in the memory model.)
+MS_DEVICE void store_shared_16(u32 address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 v; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 v, {lo, hi};"
+      "  st.relaxed.cta.shared.b128 [%0], v; }" ::"r"(address),
+      "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+MS_DEVICE uint4 load_shared_16(u32 address) {
+  uint4 r;
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 v; ld.relaxed.cta.shared.b128 v, [%4]; mov.b128 {lo, hi}, v;"
+      "  mov.b64 {%0, %1}, lo; mov.b64 {%2, %3}, hi; }"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+      : "r"(address)
+      : "memory");
+  return r;
+}
+
+/// The same over device memory, between multiprocessors.
+MS_DEVICE void store_device_16(void* p, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 v; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 v, {lo, hi};"
+      "  st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(p),
+      "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+MS_DEVICE uint4 load_device_16(const void* p) {
+  uint4 r;
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 v; ld.relaxed.gpu.global.b128 v, [%4]; mov.b128 {lo, hi}, v;"
+      "  mov.b64 {%0, %1}, lo; mov.b64 {%2, %3}, hi; }"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+      : "l"(p)
+      : "memory");
+  return r;
+}
+
+MS_DEVICE u32 load_device(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE u64 load_device(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE void store_device(u32* p, u32 v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+MS_DEVICE void store_device(u64* p, u64 v) {
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+/// Everything that this thread has seen or written before is visible in the device before what it writes after; and
+/// what it reads after is no older than what it read before (the compiler also drops the first-level cache here).
+MS_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+MS_DEVICE void fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
+
+MS_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+/// Host memory is only ever stored to in aligned 8-byte words: over PCIe nothing wider or read-modify-write is atomic.
+MS_DEVICE void store_host(u64* p, u64 v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+MS_DEVICE u64 load_host(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE u8 load_host(const u8* p) {
+  u32 v;
+  asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return static_cast<u8>(v);
+}
+
+}  // namespace ms

@@ -1,0 +1,124 @@
+// The monitor's way to the segment's event ring: rows staged in shared memory, written as columns to host memory.
+//
+// Rows go out in groups of 32, so that every column of a group is whole 8-byte words. A group that is not full when it
+// must be published is written as it stands and again when it has grown: the same words, the old bytes unchanged.
+// HEAD is raised only after a system fence over the rows before it; a reader takes any prefix up to HEAD.
+#pragma once
+#include "engine.cuh"
+
+namespace ms {
+
+/// 32 rows by column, in the order of the ABI's row: 272 words.
+struct alignas(16) RowGroup {
+  u64 t[32], seq[32], task[32], aux[32];
+  u32 request[32], step[32], dep[32], comm[32], tile[32], by[32];
+  u16 task_class[32], worker[32], sm[32], peer[32];
+  u8 hook[32], dep_class[32], flags[32], rank[32];
+
+  MS_DEVICE void put(u32 i, const ms_ring_row& r) {
+    t[i] = r.t, seq[i] = r.seq, task[i] = r.task, aux[i] = r.aux;
+    request[i] = r.request, step[i] = r.step, dep[i] = r.dep, comm[i] = r.comm, tile[i] = r.tile, by[i] = r.by;
+    task_class[i] = r.task_class, worker[i] = r.worker, sm[i] = r.sm, peer[i] = r.peer;
+    hook[i] = r.hook, dep_class[i] = r.dep_class, flags[i] = r.flags, rank[i] = r.rank;
+  }
+};
+static_assert(sizeof(RowGroup) == 32 * sizeof(u64) * 8 + 32 * sizeof(u32), "32 rows of 68 bytes");
+
+/// One monitor's event ring. All 32 lanes hold the same state and call together.
+struct RowWriter {
+  static constexpr u64 TAIL_EVERY_NS = 20000;  // a look at the reader's tail is a round trip over PCIe
+
+  RowGroup* stage;  // two of them, in shared memory
+  u8* ring;
+  u64* cursor;
+  const u8* tail_byte;
+  u64 head, published, freed, tail_read, ring_lost;
+  u32 open_block;
+
+  MS_DEVICE void open(RowGroup* groups) {
+    stage = groups;
+    ring = engine.rings + static_cast<u64>(blockIdx.x) * engine.ring_blocks * engine.block_bytes;
+    cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
+    tail_byte = engine.control + MS_CONTROL_TAILS + blockIdx.x;
+    head = published = freed = tail_read = ring_lost = 0;
+    open_block = ~0u;
+  }
+
+  /// How many of n rows there is room for; the rest are lost, and counted here.
+  MS_DEVICE u32 admit(u32 n, u64 now) {
+    if (engine.policy == MS_POLICY_OVERWRITE) return n;
+    u64 limit = (freed + engine.ring_blocks) * engine.block_rows;
+    if (head + n > limit && now - tail_read >= TAIL_EVERY_NS) {
+      tail_read = now;
+      u8 ahead = load_host(tail_byte) - static_cast<u8>(freed);
+      ahead = __shfl_sync(FULL_WARP, static_cast<u32>(ahead), 0);
+      if (freed + ahead <= published / engine.block_rows) freed += ahead;  // more than was published is no answer
+      limit = (freed + engine.ring_blocks) * engine.block_rows;
+    }
+    u32 room = static_cast<u32>(min(static_cast<u64>(n), limit - head));
+    ring_lost += n - room;
+    return room;
+  }
+
+  /// Lane i < n stages the row that follows i rows later.
+  MS_DEVICE void append(u32 n, const ms_ring_row& row) {
+    u64 mine = head + lane_id();
+    if (lane_id() < n) stage[mine >> 5 & 1].put(mine & 31, row);
+    __syncwarp();
+    u64 group = head >> 5;
+    head += n;
+    if (head >> 5 != group) write(group);
+  }
+
+  MS_DEVICE void publish() {
+    if (head == published) return;
+    if (head & 31) write(head >> 5);
+    fence_system();
+    __syncwarp();
+    if (lane_id() == 0) store_host(cursor + MS_CURSOR_HEAD, head);
+    published = head;
+  }
+
+ private:
+  MS_DEVICE void write(u64 group) {
+    u32 rows = engine.block_rows;
+    u32 number = static_cast<u32>(group * 32 / rows);  // of the block, ever
+    u32 slot = number % engine.ring_blocks, pass = number / engine.ring_blocks;
+    u8* block = ring + static_cast<u64>(slot) * engine.block_bytes;
+    u64* generation = reinterpret_cast<u64*>(block);
+    if (number != open_block) {  // its old rows are void before a new one appears
+      open_block = number;
+      if (lane_id() == 0) store_host(generation, 2 * static_cast<u64>(pass) + 1);
+      fence_system();
+      __syncwarp();
+    }
+    u32 first = static_cast<u32>(group * 32 % rows);
+    const u64* words = reinterpret_cast<const u64*>(stage + (group & 1));
+    u8* columns = block + MS_BLOCK_HEADER;
+#pragma unroll
+    for (u32 k = 0; k < 9; k++) {
+      u32 w = k * 32 + lane_id();
+      u32 width, column, within;  // bytes of the column, its place in the row, word within the group's part of it
+      if (k < 4) {
+        width = 8, column = MS_ROW_OFF_T + 8 * k, within = lane_id();
+      } else if (k < 7) {
+        u32 c = (w - 128) >> 4;
+        width = 4, column = c < 5 ? MS_ROW_OFF_REQUEST + 4 * c : MS_ROW_OFF_BY, within = w & 15;
+      } else if (k < 8) {
+        width = 2, column = MS_ROW_OFF_TASK_CLASS + 2 * (lane_id() >> 3), within = w & 7;
+      } else {
+        width = 1, column = MS_ROW_OFF_HOOK + (lane_id() >> 2), within = w & 3;
+      }
+      if (k < 8 || lane_id() < 16)
+        store_host(reinterpret_cast<u64*>(columns + rows * column + first * width) + within, words[w]);
+    }
+    if (first + 32 == rows && head >= (group + 1) * 32) {  // the block is whole
+      fence_system();
+      __syncwarp();
+      if (lane_id() == 0) store_host(generation, 2 * static_cast<u64>(pass) + 2);
+    }
+    __syncwarp();
+  }
+};
+
+}  // namespace ms

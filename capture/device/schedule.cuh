@@ -1,0 +1,393 @@
+// Two schedules of one graph, chosen at launch. Static: each compute worker runs its own list and waits on counters.
+// Dynamic: whoever satisfies a dependency pushes the tasks that waited on it into workers' queues.
+//
+// Who writes what, and what orders it:
+//   a task's output        128 compute threads, plain stores; then the block's counted barrier
+//   mailbox (shared)       compute worker, after a block fence; the scheduler warp reads it, then fences the device:
+//                          the block's output is now before anything that the scheduler writes
+//   counters               any scheduler, one atomic per release; monotonic over iterations, so nothing is reset
+//   queue entries          the scheduler that satisfied the dependency: its atomic's result, a device fence, the entry
+//   begun, leave           block 0's scheduler (leave on a deadline: anyone), after a device fence
+// A compute worker reads an entry (or a counter, or `begun`), fences the device, and the barrier hands that order to
+// the other 127 threads, which read activations through the second-level cache (__ldcg).
+#pragma once
+#include "hooks.cuh"
+
+namespace ms {
+
+constexpr u32 MAIL_SLOTS = 8;
+constexpr u32 POLLS_PER_LOOK = 32;  // polls between two looks at the clock and at `leave`
+
+/// Between a block's compute worker and its scheduler warp: completed tasks, stamped like a hook's records.
+struct Mailbox {
+  uint4 slot[MAIL_SLOTS];  // task, iteration, 0, count from 1
+  u32 taken;               // by the scheduler
+};
+
+/// Patience of a polling loop: it ends at the device-side deadline, or when anyone has ended the run.
+struct Patience {
+  u64 deadline;
+  u32 polls;
+
+  MS_DEVICE bool out() {
+    if (++polls % POLLS_PER_LOOK) return false;
+    if (load_device(&engine.run->leave.word) != RUNNING) return true;
+    if (device_time() < deadline) return false;
+    atomicCAS(&engine.run->leave.word, RUNNING, DEADLINE);
+    return true;
+  }
+};
+
+MS_DEVICE void pause_ns(u64 ns, u64 deadline) {
+  u64 until = device_time() + ns;
+  if (until > deadline) until = deadline;
+  while (device_time() < until) __nanosleep(200);
+}
+
+MS_DEVICE u32 mix(u32 a, u32 b) {
+  u32 h = a * 0x9e3779b1u ^ b * 0x85ebca77u;
+  h ^= h >> 15;
+  h *= 0x2c1b3c6du;
+  return h ^ h >> 13;
+}
+
+/// Which of the fault controls' phases an iteration is in.
+MS_DEVICE u32 fault_phase(u32 iteration) { return __ldg(engine.fault_phase + iteration); }
+
+/// What the compute worker runs next.
+struct Work {
+  u32 task, iteration, ready;  // task 0: leave; ready: when it became so, low half, 0 not known
+};
+
+struct Source {
+  Patience patience;
+  u32 popped;         // dynamic: entries taken
+  u32 at, iteration;  // static: place in the list; iterations that it was gone through
+  bool crowded;
+
+  MS_DEVICE void open(u64 deadline) {
+    patience = {deadline, 0};
+    popped = 0, iteration = ~0u, crowded = false;
+    at = engine.dynamic ? 0 : engine.list_ptr[compute_worker() + 1];
+    if (engine.dynamic) iteration = 0;
+  }
+
+  MS_DEVICE Work next(ComputeHooks& hooks) { return engine.dynamic ? pop(hooks) : advance(hooks); }
+
+ private:
+  MS_DEVICE Work pop(ComputeHooks& hooks) {
+    TaskQueue& queue = engine.queues[blockIdx.x];
+    const uint4* entry =
+        engine.entries + static_cast<u64>(blockIdx.x) * engine.capacity + (popped & (engine.capacity - 1));
+    u32 stamp = popped + 1;
+    uint4 e = load_device_16(entry);
+    if (e.w != stamp) {
+      hooks.wait(0, iteration, 0, 0, 1);
+      do {
+        if (patience.out()) return {0, 0, 0};
+        hooks.refresh();
+        e = load_device_16(entry);
+      } while (e.w != stamp);
+      hooks.resume(0, iteration, 0);
+    }
+    fence_device();
+    popped++;
+    iteration = e.y;
+    store_device(&queue.popped.word, popped);
+    u32 depth = load_device(&queue.pushed.word) - popped;
+    if (depth >= engine.pressure) {
+      crowded = true;
+    } else if (crowded) {
+      crowded = false;
+      hooks.pressure(e.x, depth, engine.pressure, iteration);
+    }
+    return {e.x, e.y, e.z};
+  }
+
+  MS_DEVICE Work advance(ComputeHooks& hooks) {
+    const u32 begin = engine.list_ptr[compute_worker()], end = engine.list_ptr[compute_worker() + 1];
+    while (at == end) {  // the list is done: on with it when the next iteration has begun
+      u32 done = iteration++;
+      u32 wanted = engine.deps[engine.end_dep].wanted;
+      const u32* word = &engine.run->begun.word;
+      if (load_device(word) <= iteration) {
+        if (iteration == 0)
+          hooks.wait(0, 0, 0, 0, 1);
+        else
+          hooks.wait(0, done, engine.end_dep, load_device(engine.counters + engine.end_dep) - done * wanted, wanted);
+        if (!until(hooks, word, iteration, 1)) return {0, 0, 0};
+        hooks.resume(0, iteration ? done : 0, iteration ? engine.end_dep : 0);
+      }
+      fence_device();
+      at = begin;
+    }
+    const u32 task = engine.list_task[at++], dep = engine.tasks[task].dep;
+    if (dep) {
+      // Counters run on over iterations; what is reported is relative to this one. A fault control may postpone what a
+      // counter means, so then its announcement is waited for.
+      const u32 wanted = engine.deps[dep].wanted, before = iteration * wanted;
+      const u32* word = engine.faulty ? engine.satisfied + dep : engine.counters + dep;
+      const u32 base = engine.faulty ? iteration : before, goal = engine.faulty ? 1 : wanted;
+      u32 seen = load_device(word) - base;
+      if (static_cast<int>(seen - goal) < 0) {
+        // Of a postponed dependency all releases have been counted, but nobody who waits can see the last.
+        u32 counted = engine.faulty ? min(load_device(engine.counters + dep) - before, wanted - 1) : seen;
+        hooks.wait(task, iteration, dep, counted, wanted);
+        if (!until(hooks, word, base, goal)) return {0, 0, 0};
+        hooks.resume(task, iteration, dep);
+      }
+    }
+    fence_device();
+    if (engine.faulty) {
+      u32 starve = engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task];
+      if (starve) pause_ns(starve, patience.deadline);
+    }
+    return {task, iteration, 0};
+  }
+
+  /// Poll until *word - base has reached the goal. False when the run has ended instead.
+  MS_DEVICE bool until(ComputeHooks& hooks, const u32* word, u32 base, u32 goal) {
+    do {
+      if (patience.out()) return false;
+      hooks.refresh();
+    } while (static_cast<int>(load_device(word) - base - goal) < 0);
+    return true;
+  }
+};
+
+/// Hand a completed task to the block's scheduler warp. False when the run has ended meanwhile.
+struct Outbox {
+  u32 slots, taken_at;
+  u32 sent, taken;
+
+  MS_DEVICE void open(Mailbox& box) {
+    slots = shared_address(box.slot);
+    taken_at = shared_address(&box.taken);
+    sent = taken = 0;
+  }
+  MS_DEVICE bool send(u32 task, u32 iteration, Patience& patience) {
+    while (sent - taken >= MAIL_SLOTS) {
+      taken = load_shared(taken_at);
+      if (sent - taken >= MAIL_SLOTS && patience.out()) return false;
+    }
+    fence_block();
+    store_shared_16(slots + (sent & (MAIL_SLOTS - 1)) * 16, task, iteration, 0, sent + 1);
+    sent++;
+    return true;
+  }
+};
+
+/// The scheduler warp. All 32 lanes hold the same state, except `held`.
+struct Scheduler {
+  SchedulerHooks hooks;
+  Patience patience;
+  u32 slots, taken_at;
+  u32 taken, cursor;
+  u64 step_began;
+  u32 begun;
+  bool ended;
+  // fault controls: what this lane holds back, until when
+  u32 held, held_iteration, held_word;  // task, or dependency with the top bit; 0 nothing. word: see effect
+  u64 held_until;
+
+  static constexpr u32 IS_DEP = 0x80000000u;
+
+  MS_DEVICE void open(HookShared& shared, Mailbox& box, u64 deadline) {
+    hooks.open(shared);
+    patience = {deadline, 0};
+    slots = shared_address(box.slot);
+    taken_at = shared_address(&box.taken);
+    taken = 0, cursor = blockIdx.x * 7;
+    begun = 0, step_began = 0, ended = false;
+    held = 0, held_until = 0, held_iteration = held_word = 0;
+  }
+
+  MS_DEVICE void run() {
+    for (;;) {
+      hooks.refresh();
+      bool busy = take_mail();
+      if (engine.faulty) busy |= let_go();
+      if (blockIdx.x == 0 && !busy && !ended) step();
+      if (busy) continue;
+      bool out = __shfl_sync(FULL_WARP, lane_id() == 0 && patience.out(), 0);
+      if (out) break;
+    }
+    hooks.close();
+  }
+
+ private:
+  MS_DEVICE bool take_mail() {
+    uint4 mail = load_shared_16(slots + (taken & (MAIL_SLOTS - 1)) * 16);
+    bool got = __shfl_sync(FULL_WARP, mail.w == taken + 1, 0);
+    if (!got) return false;
+    u32 task = __shfl_sync(FULL_WARP, mail.x, 0), iteration = __shfl_sync(FULL_WARP, mail.y, 0);
+    taken++;
+    if (lane_id() == 0) store_shared(taken_at, taken);
+    fence_device();
+    released(task, iteration);
+    return true;
+  }
+
+  /// Count up what a completed task releases.
+  MS_DEVICE void released(u32 task, u32 iteration) {
+    u32 begin = engine.release_ptr[task], end = engine.release_ptr[task + 1];
+    for (u32 base = begin; base < end; base += 32) {
+      bool active = base + lane_id() < end;
+      u32 dep = active ? engine.release_dep[base + lane_id()] : 0;
+      u32 wanted = engine.deps[dep].wanted;
+      u32 after = active ? atomicAdd(engine.counters + dep, 1) + 1 - iteration * wanted : 0;
+      hooks.release(active, task, iteration, dep, after);
+      u32 satisfied = __ballot_sync(FULL_WARP, active && after == wanted);
+      if (satisfied) fence_device();
+      for (; satisfied; satisfied &= satisfied - 1) {
+        u32 which = __shfl_sync(FULL_WARP, dep, __ffs(satisfied) - 1);
+        u32 late = 0;
+        if (engine.faulty)
+          late = engine.fault_postpone[static_cast<u64>(fault_phase(iteration)) * (engine.n_deps + 1) + which];
+        if (!late || !hold(which | IS_DEP, iteration, task, late)) announce(which, iteration, task);
+      }
+    }
+  }
+
+  /// A dependency takes effect: the tasks that waited on it are ready, and under the dynamic schedule assigned. They
+  /// have consecutive numbers and are of one class, but for a few dependencies.
+  MS_DEVICE void announce(u32 dep, u32 iteration, u32 releaser) {
+    u32 begin = engine.waiter_ptr[dep], end = engine.waiter_ptr[dep + 1];
+    if (engine.faulty && lane_id() == 0) store_device(engine.satisfied + dep, iteration + 1);
+    if (begin == end) return;
+    u32 ready = device_time_low();
+    u32 first = engine.waiter_task[begin], last = engine.waiter_task[end - 1];
+    bool range = last - first == end - begin - 1 && engine.tasks[first].task_class == engine.tasks[last].task_class;
+    if (range) hooks.ready(lane_id() == 0, first, end - begin, iteration, releaser);
+    for (u32 base = begin; base < end; base += 32) {
+      bool active = base + lane_id() < end;
+      u32 task = active ? engine.waiter_task[base + lane_id()] : 0;
+      if (!range) hooks.ready(active, task, 1, iteration, releaser);
+      if (engine.dynamic) offer(active, task, iteration, ready);
+    }
+  }
+
+  /// Lanes push a task each, except those that a fault control holds back.
+  MS_DEVICE void offer(bool active, u32 task, u32 iteration, u32 ready) {
+    if (engine.faulty) {
+      u32 late = active ? engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task] : 0;
+      for (u32 starved = __ballot_sync(FULL_WARP, late != 0); starved; starved &= starved - 1) {
+        u32 lane = __ffs(starved) - 1;
+        bool put_by = hold(__shfl_sync(FULL_WARP, task, lane), iteration, ready, __shfl_sync(FULL_WARP, late, lane));
+        if (put_by && lane_id() == lane) active = false;
+      }
+    }
+    push(active, task, iteration, ready);
+  }
+
+  /// The less loaded of two queues: the next in turn, and one drawn.
+  MS_DEVICE u32 choose(u32 task, u32 iteration) const {
+    u32 draw = mix(task, iteration);
+    if (engine.faulty) {
+      u32 phase = fault_phase(iteration), worker = engine.fault_crowd[2 * phase], share = engine.fault_crowd[2 * phase + 1];
+      if (worker < engine.blocks && draw < share && depth(worker) < engine.capacity / 2) return worker;
+    }
+    u32 a = (cursor + lane_id()) % engine.blocks, b = mix(draw, cursor) % engine.blocks;
+    return depth(b) < depth(a) ? b : a;
+  }
+
+  MS_DEVICE static u32 depth(u32 worker) {
+    const TaskQueue& q = engine.queues[worker];
+    return load_device(&q.pushed.word) - load_device(&q.popped.word);
+  }
+
+  /// A queue has room for every task of an iteration, so a ticket always finds its place free.
+  MS_DEVICE void push(bool active, u32 task, u32 iteration, u32 ready) {
+    u32 worker = 0, after = 0;
+    if (active) {
+      worker = choose(task, iteration);
+      TaskQueue& q = engine.queues[worker];
+      u32 ticket = atomicAdd(&q.pushed.word, 1);
+      after = ticket + 1 - load_device(&q.popped.word);
+      uint4* entry = engine.entries + static_cast<u64>(worker) * engine.capacity + (ticket & (engine.capacity - 1));
+      fence_device();
+      store_device_16(entry, task, iteration, ready, ticket + 1);
+    }
+    cursor += __popc(__ballot_sync(FULL_WARP, active));
+    hooks.assign(active, task, iteration, worker, after, engine.capacity);
+    hooks.pressure(active && after == engine.pressure, task, after, engine.pressure, iteration);
+  }
+
+  // --- fault controls ---------------------------------------------------------------------------------------
+
+  /// False when there was no place to put it by: then its time has passed here, which held everything else up too.
+  MS_DEVICE bool hold(u32 what, u32 iteration, u32 word, u32 ns) {
+    u32 free = __ballot_sync(FULL_WARP, held == 0);
+    if (free == 0) {
+      pause_ns(ns, patience.deadline);
+      return false;
+    }
+    if (lane_id() == __ffs(free) - 1) {
+      held = what, held_iteration = iteration, held_word = word;
+      held_until = device_time() + ns;
+    }
+    __syncwarp();
+    return true;
+  }
+
+  MS_DEVICE bool let_go() {
+    u32 due = __ballot_sync(FULL_WARP, held != 0 && device_time() >= held_until);
+    for (u32 left = due; left; left &= left - 1) {
+      u32 lane = __ffs(left) - 1;
+      u32 what = __shfl_sync(FULL_WARP, held, lane), iteration = __shfl_sync(FULL_WARP, held_iteration, lane);
+      u32 word = __shfl_sync(FULL_WARP, held_word, lane);
+      if (lane_id() == lane) held = 0;
+      __syncwarp();
+      effect(what, iteration, word);
+    }
+    return due != 0;
+  }
+
+  /// word: of a dependency the task that satisfied it, of a task when it became ready.
+  MS_DEVICE void effect(u32 what, u32 iteration, u32 word) {
+    if (what & IS_DEP)
+      announce(what & ~IS_DEP, iteration, word);
+    else
+      push(lane_id() == 0, what, iteration, word);
+  }
+
+  // --- block 0 begins and ends the iterations ---------------------------------------------------------------
+
+  MS_DEVICE void step() {
+    if (begun) {
+      u32 done = load_device(engine.counters + engine.end_dep) - (begun - 1) * engine.deps[engine.end_dep].wanted;
+      if (!__shfl_sync(FULL_WARP, done == engine.deps[engine.end_dep].wanted, 0)) return;
+      end_step();
+    }
+    u32 stop = __shfl_sync(FULL_WARP, load_device(&engine.run->stop.word), 0);
+    if (begun == engine.steps || stop) {
+      ended = true;
+      if (lane_id() == 0) atomicCAS(&engine.run->leave.word, RUNNING, begun == engine.steps ? DONE : STOPPED);
+      return;
+    }
+    fence_device();
+    u32 iteration = begun++;
+    step_began = device_time();
+    hooks.step(iteration, step_began, MS_STEP_BEGINS);
+    u32 begin = engine.event_ptr[iteration], end = engine.event_ptr[iteration + 1];
+    for (u32 base = begin; base < end; base += 32) {
+      bool active = base + lane_id() < end;
+      uint4 e = active ? engine.event[base + lane_id()] : make_uint4(0, 0, 0, 0);
+      hooks.request(active, iteration, e.x, e.y, e.z);
+    }
+    if (lane_id() == 0) {
+      store_device(&engine.run->begun.word, begun);
+      store_host(engine.step_begun + iteration, step_began);
+      fence_system();
+      store_host(engine.host + HOST_STEP, begun);
+    }
+    announce(0, iteration, 0);
+  }
+
+  MS_DEVICE void end_step() {
+    if (begun && step_began) hooks.step(begun - 1, step_began, MS_STEP_ENDS);
+    step_began = 0;
+  }
+};
+
+}  // namespace ms

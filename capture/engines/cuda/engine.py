@@ -1,0 +1,154 @@
+"""A run of the CUDA engine: segment, launch, and the host side that follows the kernel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ....store.errors import MegascopeError
+from ....store.tables import HOOK_BY_NAME, WORKERS
+from ...segment.layout import Clock, Cursor, Layout
+from ...segment.writer import SegmentWriter
+from ..faults import GroundTruth
+from ..serving import Teller, Told
+from ..side_tables import compiler_tables
+from .clock import TICK_NS, Pinger
+from .compilation import Hooks
+from .kernel import Megakernel
+from .memory import SegmentMemory
+
+EXPORTED = ("ready", "assign", "start", "complete", "wait", "resume", "release", "request", "step", "pressure")
+PINGS = 200
+POLL_S = 0.0005
+BEAT_S = 0.01
+FIT_S = 1.0
+
+
+def exported(dynamic: bool) -> int:
+    """Hooks that the kernel fires, as a mask; a static schedule assigns nothing and has no queues."""
+    names = [n for n in EXPORTED if dynamic or n not in ("assign", "pressure")]
+    return sum(1 << HOOK_BY_NAME[n].id for n in names)
+
+
+def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
+    """The compiler's tables: compute worker i of block i, scheduler worker blocks + i, both drained by monitor i."""
+    n = kernel.blocks
+    schedule = None if kernel.settings.dynamic else kernel.schedule
+    out = compiler_tables(kernel.graph, n, schedule, np.arange(n), np.full(n, -1))
+    ids = np.arange(2 * n)
+    columns: dict[str, Any] = {
+        "worker": ids,
+        "monitor": ids % n,
+        "sm": np.full(2 * n, -1),
+        "role": ["compute"] * n + ["scheduler"] * n,
+        "rank": np.zeros(2 * n, np.int16),
+    }
+    return out | {WORKERS.name: pa.table(columns, schema=WORKERS.schema)}
+
+
+class CudaEngine:
+    """One run, from a new segment to its end.
+
+    record: record every exported hook from the first step, whether anyone drains or not.
+    Raises MegascopeError when the segment does not fit or the kernel does not load.
+    """
+
+    def __init__(self, kernel: Megakernel, path: Path, *, record: bool = False) -> None:
+        self.kernel = kernel
+        s = kernel.settings
+        layout = Layout(
+            workers=2 * kernel.blocks,
+            monitors=kernel.blocks,
+            block_rows=s.block_rows,
+            blocks=s.blocks,
+            summary_rows=s.summary_rows,
+            host_bytes=1 << 22,
+            clock=Clock.GLOBALTIMER,
+            clock_tick_ns=TICK_NS,
+            epoch_ns=int(s.epoch_ms * 1e6),
+            policy=s.ring_policy,
+            exported=exported(s.dynamic),
+            name="cuda megakernel",
+        )
+        engine = {"kind": "cuda", "params": s.params(), "perturbation": kernel.perturbation()}
+        self.segment = SegmentWriter.create(path, layout, side_tables=side_tables(kernel), engine=engine, record=record)
+        self._mask = layout.exported if record else 0
+        self._memory = SegmentMemory(kernel.cuda, self.segment)
+        self._pinger = Pinger(kernel.host)
+        self._teller = Teller(self.segment.say)
+        self._told: dict[int, list[Told]] = defaultdict(list)
+        for told in kernel.plan.told:
+            self._told[told.step].append(told)
+        self._step = 0
+        self.stop = threading.Event()
+        """set it (from a signal handler, say) for an orderly end after the step that runs"""
+
+    def run(self) -> str:
+        """Launch, follow, end. How it ended: done, stopped or deadline."""
+        self._fit_alone()
+        self.kernel.launch(Hooks.QUEUE, self._memory, mask=self._mask)
+        failed = True
+        try:
+            self._follow()
+            how = self.kernel.wait()
+            self._hear()
+            failed = how == "deadline"
+            self._fit_alone()
+        finally:
+            self._teller.end(max(self._step - 1, 0))
+            self.segment.end(self._device_now(), max(self._step - 1, 0), failed=failed)
+        return how
+
+    def close(self) -> None:
+        """Give the segment's memory back to the driver; the file stays."""
+        self._memory.release()
+        self.segment.close()
+
+    def truth(self) -> GroundTruth:
+        """What the fault controls did. It is not in the segment."""
+        return self.kernel.injector.truth()
+
+    def _follow(self) -> None:
+        beat = fit = 0.0
+        while self.kernel.running:
+            if self.stop.is_set():
+                self.kernel.host.ask_stop()
+            self._hear()
+            now = time.monotonic()
+            if now - beat >= BEAT_S:
+                beat = now
+                self.segment.beat(self._device_now(), max(self._step - 1, 0))
+            if now - fit >= FIT_S:
+                fit = now
+                reading = self._pinger.burst(8)
+                if reading:
+                    self.segment.clock_fit(*reading)
+            time.sleep(POLL_S)
+
+    def _hear(self) -> None:
+        """Tell what has become known with the steps that have begun since."""
+        begun, times = self.kernel.host.steps_begun, self.kernel.host.begun
+        for step in range(self._step, begun):
+            self._teller.begin(step, int(times[step]), self._told.pop(step, ()))
+            if step:
+                self.kernel.injector.ran(step - 1, int(times[step - 1]), int(times[step]))
+        self._step = begun
+
+    def _device_now(self) -> int:
+        """Device time, as the youngest heartbeat shows it."""
+        return int(self.segment.cursor[:, Cursor.HEARTBEAT].max())
+
+    def _fit_alone(self) -> None:
+        """A reading of both clocks while no megakernel runs."""
+        self.kernel.answer_pings(self._pinger.next, PINGS)
+        reading = self._pinger.burst(PINGS, 500_000_000)
+        if reading is None:
+            raise MegascopeError("cannot read the device's clock", "it did not answer within half a second")
+        self.segment.clock_fit(*reading)
+        self.kernel.wait()

@@ -1,0 +1,247 @@
+"""The megakernel on one device: its data, its builds, its launches."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....store.errors import MegascopeError
+from ..build import build_graph
+from ..faults import Injector
+from ..schedule import static_schedule
+from ..serving import Serving
+from . import tables, weights
+from .compilation import Hooks, cubin
+from .libraries import Cuda
+from .memory import HostWords, SegmentMemory
+from .parameters import ENGINE, HOST_PING, LEAVE, LINE_BYTES, RUN_LINES
+from .settings import Settings
+
+THREADS = {Hooks.NONE: 160, Hooks.QUEUE: 192, Hooks.NATIVE: 160}
+NATIVE_SLOTS = 1 << 14
+WORKERS_PER_BLOCK = 2
+
+
+@dataclass(frozen=True)
+class Build:
+    """A loaded build of the kernel and what it takes of a multiprocessor."""
+
+    module: Any
+    function: Any
+    registers: int
+    local_bytes: int
+    shared_bytes: int
+    """of a block, the operators' buffer included"""
+
+
+class Megakernel:
+    """All that lives on the device for a run. Launches are one at a time; each begins from step 0.
+
+    keep_every: the logits of every that many steps are kept for a check; 0 keeps none.
+    """
+
+    def __init__(self, cuda: Cuda, settings: Settings, *, keep_every: int = 0) -> None:
+        tables.refuse(settings.model)
+        self.cuda, self.settings = cuda, settings
+        device = cuda.cupy.cuda.Device(0)
+        self.architecture = f"sm_{device.compute_capability}"
+        self.blocks = int(device.attributes["MultiProcessorCount"])
+        self.graph = build_graph(settings.model)
+        self.schedule = static_schedule(self.graph, self.blocks)
+        self.plan = Serving(settings.load).plan(settings.steps)
+        self.injector = Injector(settings.faults, self.graph, self.blocks, dynamic=settings.dynamic, engine="cuda")
+        self.host = HostWords(cuda, settings.steps)
+        self.stream = cuda.cupy.cuda.Stream(non_blocking=True)
+        self.keep_every = keep_every
+        self.capacity = 1 << (self.graph.tasks - 1).bit_length()
+        served = tables.serving_tables(self.plan, settings.model)
+        faults = tables.fault_tables(self.injector, settings.steps)
+        host = tables.graph_tables(self.graph, self.schedule) | served.arrays | faults
+        host["rotary"] = weights.rotary(settings.model)
+        self.weights: dict[str, Any] = weights.draw(settings.model, settings.seed, cuda.cupy.random)
+        self._arrays = {name: self._upload(values) for name, values in host.items()} | self.weights
+        self._arrays |= self._scratch(served.cache_rows)
+        self._cache_rows = served.cache_rows
+        self._builds: dict[Hooks, Build] = {}
+
+    # --- data ---------------------------------------------------------------------------------------------------
+
+    def _upload(self, values: NDArray[Any]) -> Any:
+        flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+        return self.cuda.cupy.asarray(flat)
+
+    def _scratch(self, cache_rows: int) -> dict[str, Any]:
+        m, cp, g = self.settings.model, self.cuda.cupy, self.graph
+        attended = m.heads * m.head_dim
+        floats = {
+            "residual": m.slots * m.d_model,
+            "x": m.slots * m.d_model,
+            "qkv": m.slots * m.qkv_columns,
+            "heads_out": m.slots * attended,
+            "partial": m.slots * m.d_model,
+            "act": m.slots * m.ffn,
+            "logits": m.slots * m.vocab,
+            "keys": m.layers * cache_rows * m.kv_heads * m.context * m.head_dim,
+            "values": m.layers * cache_rows * m.kv_heads * m.context * m.head_dim,
+            "kept_logits": self.kept_steps * m.slots * m.vocab,
+        }
+        words = {
+            "counters": g.deps + 1,
+            "satisfied": g.deps + 1,
+            "queues": self.blocks * 2 * LINE_BYTES // 4,
+            "entries": self.blocks * self.capacity * 4,
+            "run": len(RUN_LINES) * LINE_BYTES // 4,
+            "token": cache_rows,
+            "used_token": self.settings.steps * m.slots,
+            "native": self.blocks * WORKERS_PER_BLOCK * NATIVE_SLOTS * 2,
+        }
+        out = {name: cp.zeros(max(n, 1), np.float32) for name, n in floats.items()}
+        return out | {name: cp.zeros(n, np.uint32) for name, n in words.items()}
+
+    @cached_property
+    def kept_steps(self) -> int:
+        return -(-self.settings.steps // self.keep_every) if self.keep_every else 0
+
+    # --- builds -------------------------------------------------------------------------------------------------
+
+    def build(self, hooks: Hooks) -> Build:
+        """A build of the kernel, compiled and loaded when first asked for; never while a launch runs."""
+        if hooks not in self._builds:
+            module = self.cuda.cupy.RawModule(path=str(cubin("megakernel.cu", self.architecture, hooks)))
+            function = module.get_function("megakernel")
+            own = int(self._global(module, "shared_bytes", 4).get().view(np.uint32)[0])
+            shared = own + tables.buffer_bytes(self.settings.model)
+            function.max_dynamic_shared_size_bytes = shared
+            self._builds[hooks] = Build(module, function, function.num_regs, function.local_size_bytes, shared)
+        return self._builds[hooks]
+
+    def _global(self, module: Any, name: str, nbytes: int) -> Any:
+        return self.cuda.cupy.ndarray((nbytes,), np.uint8, module.get_global(name))
+
+    def perturbation(self) -> dict[str, Any]:
+        """What recording takes of the device, and the state of its clocks."""
+        with_hooks, without = self.build(Hooks.QUEUE), self.build(Hooks.NONE)
+        return {
+            "registers": with_hooks.registers,
+            "registers_without_hooks": without.registers,
+            "shared_bytes": with_hooks.shared_bytes,
+            "shared_bytes_without_hooks": without.shared_bytes,
+            "local_bytes": with_hooks.local_bytes,
+            "threads": THREADS[Hooks.QUEUE],
+            "threads_without_hooks": THREADS[Hooks.NONE],
+            "clocks": clock_state(),
+        }
+
+    # --- launches -----------------------------------------------------------------------------------------------
+
+    def launch(
+        self, hooks: Hooks, segment: SegmentMemory | None = None, *, dynamic: bool | None = None, mask: int = 0
+    ) -> None:
+        """Start the kernel and return. Everything it counts begins from zero. mask: hooks to record from the start."""
+        build = self.build(hooks)
+        s, m, g = self.settings, self.settings.model, self.graph
+        values = np.zeros((), ENGINE)
+        for name, array in self._arrays.items():
+            values[name] = array.data.ptr
+        own: dict[str, int] = {
+            "host": self.host.words_pointer,
+            "step_begun": self.host.begun_pointer,
+            "limit_ns": int(s.seconds * 1e9),
+            "epoch_ns": 100_000_000,
+            "blocks": self.blocks,
+            "n_tasks": g.tasks,
+            "n_deps": g.deps,
+            "n_classes": len(g.classes),
+            "end_dep": g.end,
+            "steps": s.steps,
+            "slots": m.slots,
+            "dynamic": s.dynamic if dynamic is None else dynamic,
+            "capacity": self.capacity,
+            "pressure": s.pressure,
+            "faulty": bool(s.faults),
+            "layers": m.layers,
+            "d_model": m.d_model,
+            "heads": m.heads,
+            "kv_heads": m.kv_heads,
+            "head_dim": m.head_dim,
+            "ffn": m.ffn,
+            "vocab": m.vocab,
+            "context": m.context,
+            "cache_rows": self._cache_rows,
+            "keep_every": self.keep_every,
+            "native_slots": NATIVE_SLOTS,
+        }
+        for name, value in (own | (segment.parameters if segment else {})).items():
+            values[name] = value
+        self.host.reset()
+        with self.stream:
+            for name in ("counters", "satisfied", "queues", "entries", "run"):
+                self._arrays[name].data.memset_async(0, self._arrays[name].nbytes, self.stream)
+            for name in ("logits", "kept_logits", "act", "qkv", "heads_out"):  # NaN: what nobody writes shows
+                self._arrays[name].data.memset_async(0xFF, self._arrays[name].nbytes, self.stream)
+            self._line("control").set(np.array([mask], np.uint32), stream=self.stream)
+            self._global(build.module, "engine", ENGINE.itemsize).set(
+                values.reshape(1).view(np.uint8), stream=self.stream
+            )
+            self.stream.synchronize()
+            build.function((self.blocks,), (THREADS[hooks],), (), shared_mem=build.shared_bytes)
+
+    def _line(self, name: str) -> Any:
+        at = RUN_LINES.index(name) * LINE_BYTES // 4
+        return self._arrays["run"][at : at + 1]
+
+    @property
+    def running(self) -> bool:
+        """Whether the launch goes on. Raises MegascopeError when it has failed."""
+        try:
+            return not self.stream.done
+        except self.cuda.cupy.cuda.runtime.CUDARuntimeError as e:
+            raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
+
+    def wait(self) -> str:
+        """Until the launch has ended; how: done, stopped or deadline."""
+        try:
+            self.stream.synchronize()
+        except self.cuda.cupy.cuda.runtime.CUDARuntimeError as e:
+            raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
+        return LEAVE[int(self._line("leave").get()[0])]
+
+    def answer_pings(self, first: int, count: int) -> None:
+        """Start the kernel that answers the host's pings."""
+        function = self._clock.get_function("answer_pings")
+        words = np.uint64(self.host.words_pointer + 8 * HOST_PING)
+        with self.stream:
+            function((1,), (1,), (words, np.uint64(first), np.uint64(count), np.uint64(1_000_000_000)))
+
+    @cached_property
+    def _clock(self) -> Any:
+        return self.cuda.cupy.RawModule(path=str(cubin("clock.cu", self.architecture)))
+
+    # --- results ------------------------------------------------------------------------------------------------
+
+    def used_tokens(self) -> NDArray[np.uint32]:
+        """[steps, slots] input tokens of the last launch."""
+        used: NDArray[np.uint32] = self._arrays["used_token"].get()
+        return used.reshape(self.settings.steps, -1)
+
+    def kept_logits(self) -> NDArray[np.float32]:
+        """[kept steps, slots, vocab] of the last launch; NaN where nothing was written."""
+        kept: NDArray[np.float32] = self._arrays["kept_logits"].get()
+        return kept.reshape(self.kept_steps, self.settings.model.slots, self.settings.model.vocab)
+
+
+def clock_state() -> str:
+    """Clocks of the device as nvidia-smi shows them; empty where it does not."""
+    query = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,clocks_event_reasons.active"
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""

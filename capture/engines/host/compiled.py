@@ -1,0 +1,66 @@
+"""Compilation by numba, kept in the user's cache directory.
+
+Compiled functions take the address of one block of int64 words (`state.Sim`) as a plain pointer: passing arrays
+between functions, with their shapes and reference counts, made the same code five times slower and its compilation
+ten times.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_OPTIONS = {"nogil": True, "error_model": "numpy"}
+
+
+def _cache() -> str:
+    """Where compiled code is kept: one directory for each state of the sources.
+
+    Numba looks at the one file in which an entry stands; constants come from others.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    here = Path(__file__).parent
+    sources = [*sorted(here.glob("*.py")), here.parent / "graph.py"]
+    digest = hashlib.sha256(b"".join(f.read_bytes() for f in sources))
+    return str(Path(home) / "megascope" / "numba" / digest.hexdigest()[:16])
+
+
+def compiled(function: _F) -> _F:
+    """A function that compiled code calls: compiled once, whichever of its arguments are constants."""
+    out: Any = numba.njit(**_OPTIONS)(function)
+    template = out.get_call_template
+    # Numba would compile it anew for every constant that a caller writes as an argument.
+    out.get_call_template = lambda args, kws: template([types.unliteral(a) for a in args], kws)
+    return cast(_F, out)
+
+
+def entry(function: _F) -> _F:
+    """A function that Python calls: compiled at its first call on this machine, then loaded."""
+    before = numba.config.CACHE_DIR
+    if not os.environ.get("NUMBA_CACHE_DIR"):
+        numba.config.CACHE_DIR = _cache()
+    try:
+        out: _F = numba.njit(cache=True, **_OPTIONS)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return out
+
+
+@intrinsic  # type: ignore[misc]
+def words(_context, address):
+    """The int64 words at an address."""
+
+    def generate(_, builder, __, arguments):
+        return builder.inttoptr(arguments[0], cgutils.intp_t.as_pointer())
+
+    return types.CPointer(types.int64)(types.intp), generate if address else generate

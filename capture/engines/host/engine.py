@@ -1,0 +1,286 @@
+"""Runs the simulation, plays its monitors, and tells its tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ....store.errors import MegascopeError
+from ....store.tables import HOOK_BY_NAME
+from ...segment.layout import Worker
+from ..build import build_graph
+from ..faults import Active, GroundTruth, Injector
+from ..schedule import static_schedule
+from ..serving import Plan, Serving, Teller
+from ..side_tables import compiler_tables
+from . import simulate, state
+from .account import Account
+from .sinks import Sink
+from .spec import Spec
+from .state import I64
+
+T_ZERO = 1_000_000
+"""Virtual time begins here, so that no time is 0, which stands for "not known"."""
+WAKE_NS = 240
+"""Between a worker's being given work, or its dep's being satisfied, and its going on."""
+GAP_NS = 3_000
+"""The host's part between two iterations."""
+LINK_NS = 1_800
+LINK_BYTES_PER_NS = 50
+PLANNED = 64
+"""Steps planned at once."""
+PUBLISH_S = 0.005
+"""Rows wait no longer than this (real) to be published; readers are promised 10 ms."""
+NAP_S = 0.0005
+LAST_WAIT_S = 5.0
+"""At the end, how long to wait for a drainer that makes no room before the rest is given up (and counted)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. Counts are events; t is virtual, in ns. truth: see `faults`; it stands in no table."""
+
+    steps: int
+    t: int
+    fired: int
+    lost: int
+    dequeued: int
+    written: int
+    ring_lost: int
+    truth: GroundTruth
+
+
+def monitors_of(spec: Spec) -> I64:
+    """Monitor of each worker: blocks of neighbours, never over two ranks."""
+    per_rank = spec.monitors or -(-spec.workers // 32)
+    worker = np.arange(spec.workers * spec.model.ranks)
+    return worker // spec.workers * per_rank + worker % spec.workers * per_rank // spec.workers
+
+
+def exported_hooks(spec: Spec) -> int:
+    """Mask of the hooks that a run fires: a static schedule has no queues, one rank no communication."""
+    absent = {"epoch"}
+    if not spec.dynamic:
+        absent |= {"assign", "pressure"}
+    if spec.model.ranks == 1:
+        absent |= {"send", "receive"}
+    return sum(1 << h.id for h in HOOK_BY_NAME.values() if h.name not in absent)
+
+
+class HostEngine:
+    """One run of a spec. Make it, give `tables` to a segment, then `run` it into a sink.
+
+    Raises Usage when a fault control cannot be applied to the model or the schedule.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.graph = build_graph(spec.model)
+        self.schedule = None if spec.dynamic else static_schedule(self.graph, spec.workers)
+        self.monitor = monitors_of(spec)
+        self.injector = Injector(spec.faults, self.graph, spec.workers * spec.model.ranks, dynamic=spec.dynamic)
+        self.epoch_ns = int(spec.epoch_ms * 1e6)
+        self._sim = state.make(self.graph, self.schedule, spec.workers, spec.queue, self.monitor)
+        self._settings()
+        self._account = Account(self.monitor, self.epoch_ns, T_ZERO)
+        self._serving = Serving(spec.load)
+        self._plan: Plan | None = None
+        self._attended = np.empty(0)
+        self._active: Active | None = None
+        self._step = -1
+        self._begun_ns = 0
+        self._published = 0.0
+        self._started = 0.0
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The compiler's side tables of this run."""
+        return compiler_tables(self.graph, self.spec.workers, self.schedule, self.monitor)
+
+    def run(self, sink: Sink, stop: Callable[[], bool] = lambda: False) -> Result:
+        """Execute until the steps are done, the sink says stop or `stop()` does; then close what is open.
+
+        Raises MegascopeError when the graph cannot go on, which would be a defect of the schedule.
+        """
+        misc, spec = self._sim.misc, self.spec
+        teller = Teller(sink.say)
+        self._latch(sink)
+        self._started = self._published = time.monotonic()
+        until = 1 << 62
+        while not (stop() or sink.stopped):
+            if spec.pace:
+                until = T_ZERO + int((time.monotonic() - self._started) * 1e9 * spec.pace)
+            why = int(simulate.run(self._sim.address, until))
+            if why == simulate.FINISHED:
+                break
+            if why == simulate.NEED_STEP:
+                self._load_step(teller)
+            elif why == simulate.EPOCH:
+                self._close_epoch(sink, stop)
+            elif why == simulate.STUCK:
+                raise MegascopeError("the host engine cannot go on", f"step {self._step} waits for itself", "report it")
+            elif why == simulate.PACED:
+                time.sleep(NAP_S)
+            if why == simulate.STAGE_FULL or time.monotonic() - self._published > PUBLISH_S:
+                self._publish(sink, stop)
+        deadline = time.monotonic() + LAST_WAIT_S
+        self._publish(sink, lambda: time.monotonic() > deadline)
+        self._cut(sink, int(misc[state.T_NOW]) + 1, lambda: time.monotonic() > deadline)
+        done = misc[state.LOADED] == 0 and misc[state.STEPS_LEFT] == 0
+        if self._step >= 0:
+            if done:
+                self.injector.ran(self._step, self._begun_ns, int(misc[state.T_NOW]))
+            teller.end(self._step)
+        return self._result()
+
+    def _settings(self) -> None:
+        misc, spec = self._sim.misc, self.spec
+        misc[state.STEPS_LEFT] = spec.steps or 1 << 62
+        misc[state.T_NOW], misc[state.NEXT_EPOCH] = T_ZERO, (T_ZERO // self.epoch_ns + 1) * self.epoch_ns
+        misc[state.WAKE], misc[state.GAP], misc[state.LINK] = WAKE_NS, GAP_NS, LINK_NS
+        misc[state.LINK_BYTES], misc[state.SEED] = LINK_BYTES_PER_NS, spec.seed * 16
+        misc[state.JITTER], misc[state.LOSE] = round(spec.jitter * state.ONE), round(spec.lose * state.SURE)
+
+    def _load_step(self, teller: Teller) -> None:
+        """The simulation stands before an iteration: give it the batch, and tell who is in it."""
+        sim, misc = self._sim, self._sim.misc
+        t = int(sim.memory[misc[state.HEAP_AT]])
+        if self._step >= 0:
+            self.injector.ran(self._step, self._begun_ns, int(misc[state.T_NOW]))
+        self._step += 1
+        self._begun_ns = t
+        if self._plan is None or self._step >= self._plan.first + self._plan.steps:
+            self._plan = self._serving.plan(PLANNED)
+            self._attended = self._plan.attended()
+        plan = self._plan
+        i = self._step - plan.first
+        slot = sim.slot
+        slot[:-1, state.S_REQUEST], slot[:-1, state.S_TOKENS] = plan.request[i], plan.tokens[i]
+        slot[:-1, state.S_ATTENDED] = self._attended[i]
+        slot[-1, state.S_REQUEST] = 1 << 31 | int(plan.request_set[i])
+        slot[-1, state.S_TOKENS] = plan.tokens[i].sum()
+        rows = slice(int(plan.row_ptr[i]), int(plan.row_ptr[i + 1]))
+        count = rows.stop - rows.start
+        sim.rows[:count, 0], sim.rows[:count, 1] = plan.row_slot[rows], plan.row_request[rows]
+        sim.rows[:count, 2] = plan.row_state[rows]
+        misc[state.ROWS], misc[state.STEP] = count, self._step
+        self._inject()
+        told = plan.told_at(self._step)
+        teller.begin(self._step, t, told)
+        misc[state.LOADED] = 1
+
+    def _inject(self) -> None:
+        active = self.injector.active(self._step)
+        if active is self._active:
+            return
+        self._active, sim, misc = active, self._sim, self._sim.misc
+        sim.factor[:] = np.rint(active.class_factor * state.ONE)
+        sim.dep[:, state.D_POSTPONE] = active.dep_postpone_ns
+        sim.task[:, state.T_STARVE] = active.task_starve_ns
+        sim.late[:] = active.round_delay_ns[: len(sim.late)]
+        misc[state.OVER_WORKER], misc[state.OVER_SHARE] = active.over_worker, round(active.over_share * state.SURE)
+        misc[state.SKEW_EXPERT], misc[state.SKEW_SHARE] = active.skew_expert, round(active.skew_share * state.SURE)
+
+    # --- the monitors ------------------------------------------------------------------------------------------
+
+    def _publish(self, sink: Sink, give_up: Callable[[], bool]) -> None:
+        """A pass of every monitor: take what workers have queued, write it, show the words."""
+        sim = self._sim
+        for monitor in np.nonzero(sim.fill)[0].tolist():
+            self._drain(sink, monitor, give_up)
+        sim.misc[state.FULLEST] = 0
+        self._show(sink)
+        self._latch(sink)
+        self._published = time.monotonic()
+
+    def _drain(self, sink: Sink, monitor: int, give_up: Callable[[], bool]) -> None:
+        rows = self._sim.stage[monitor, : self._sim.fill[monitor]].view(np.uint64)
+        done = 0
+        while done < len(rows):
+            n = min(sink.room(monitor), len(rows) - done)
+            if n > 0:
+                sink.write(monitor, rows[done : done + n])
+                self._account.took(rows[done : done + n], n)
+                done += n
+            elif sink.waits and not (give_up() or sink.stopped and give_up is not self._never):
+                self._show(sink)
+                time.sleep(NAP_S)
+            else:
+                sink.lose(monitor, len(rows) - done)
+                self._account.took(rows[done:], 0)
+                done = len(rows)
+        self._sim.fill[monitor] = 0
+
+    def _show(self, sink: Sink) -> None:
+        sim = self._sim
+        worker = sim.worker
+        out = np.zeros((len(worker), Worker.WORDS), np.int64)
+        waiting = worker[:, state.WAIT_DEP] >= 0
+        for word, column in (
+            (Worker.NOW_T, state.WAIT_T),
+            (Worker.NOW_TASK, state.WAIT_TASK),
+            (Worker.NOW_DEP, state.WAIT_DEP),
+            (Worker.NOW_SEEN_WANTED, state.WAIT_SEEN),
+        ):
+            out[:, word] = np.where(waiting, worker[:, column], 0)
+            out[:, Worker.NOW_CHECK] ^= out[:, word]
+        out[:, Worker.FIRED] = worker[:, state.SEQ]
+        out[:, Worker.DEQUEUED] = self._account.all_dequeued
+        out[:, Worker.LOST] = self._lost().sum(axis=1)
+        t = int(sim.misc[state.T_NOW])
+        sink.show(out, t, max(self._step, 0), t // self.epoch_ns)
+
+    def _lost(self) -> I64:
+        return self._sim.worker[:, state.LOST : state.LOST + 16]
+
+    def _close_epoch(self, sink: Sink, stop: Callable[[], bool]) -> None:
+        """The next event is of a later epoch: cut every worker's interval at that epoch's begin."""
+        self._publish(sink, stop)
+        sim = self._sim
+        epoch = int(sim.memory[sim.misc[state.HEAP_AT]]) // self.epoch_ns
+        self._cut(sink, epoch * self.epoch_ns, stop if sink.waits else None)
+        sim.misc[state.NEXT_EPOCH] = (epoch + 1) * self.epoch_ns
+
+    def _cut(self, sink: Sink, t: int, give_up: Callable[[], bool] | None) -> None:
+        """Close intervals at t. Where records have no room, the interval stays open and spans the next epoch too."""
+        if not self._sim.misc[state.MASK] and not self._account.dequeued.any():
+            for monitor in range(len(self._sim.fill)):
+                self._account.cut(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
+            return
+        for monitor in range(len(self._sim.fill)):
+            records = self._account.records(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
+            while not (kept := sink.keep(monitor, records)):
+                if give_up is None or give_up():
+                    break
+                self._show(sink)
+                time.sleep(NAP_S)
+            if kept:
+                self._account.cut(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
+
+    def _latch(self, sink: Sink) -> None:
+        """Take up a new mask between batches: what was fired under the old one is cut off first."""
+        wanted = sink.wanted()
+        if wanted is None:
+            return
+        mask, commit = wanted
+        misc = self._sim.misc
+        if mask != misc[state.MASK]:
+            self._cut(sink, int(misc[state.T_NOW]), None)
+            misc[state.MASK] = mask
+        sink.latched(mask, commit)
+
+    def _result(self) -> Result:
+        worker, account = self._sim.worker, self._account
+        return Result(
+            steps=self._step + 1,
+            t=int(self._sim.misc[state.T_NOW]),
+            fired=int(worker[:, state.SEQ].sum()),
+            lost=int(self._lost().sum()),
+            dequeued=int(account.all_dequeued.sum()),
+            written=account.all_written,
+            ring_lost=account.all_ring_lost,
+            truth=self.injector.truth(),
+        )

@@ -1,0 +1,305 @@
+"""Opening a trace: a snapshot of what is sealed and what is still in the spool.
+
+A writer may seal while a trace is opened. The manifest is read, every spool file beyond it is opened, and the
+manifest is read again: when it has not moved, the two fit, and every row is in a part or in the tail and never in
+both. The open descriptors keep the tail readable when the writer goes on to seal and remove those files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from . import durable, manifest, seal, spool
+from .errors import Refused
+from .tables import SIDE_TABLES
+
+TAIL_BYTES = 256 << 20
+"""At most this much of a stream's spool is read as its tail, in stored form."""
+
+_ATTEMPTS = 50
+_TABLE_BYTES = 1 << 32
+_ROW_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sealed part: `rows` rows from `t_min` to `t_max` (ns, exact; None where no row has a time), `bytes` bytes."""
+
+    path: Path
+    rows: int
+    t_min: int | None
+    t_max: int | None
+    bytes: int
+    crc32: int
+
+
+class Trace:
+    """A trace opened for reading, as it was at that moment. Open it again to see more of one that is recorded."""
+
+    def __init__(self, path: Path, content: dict[str, Any], files: dict[str, list[spool.SpoolFile]]) -> None:
+        self.path = path
+        self.manifest = content
+        self.state = _state(path, content)
+        self.notes: list[str] = []
+        """What a reader must be told: each one sentence."""
+        self._spool = files
+        self._checked: dict[Path, bool] = {}
+        self._lock = threading.Lock()
+        self._note_state()
+        self._parts = {name: self._found(name) for name in manifest.STREAM_NAMES}
+
+    @classmethod
+    def open(cls, path: Path) -> Trace:
+        """Open the trace at `path` without waiting for anybody.
+
+        Parts that are missing or have another size than the manifest says are left out, with a note. Raises Refused
+        when there is no manifest or it is damaged, of another version or impossible.
+        """
+        path = Path(path)
+        content = manifest.read(path)
+        files: dict[str, list[spool.SpoolFile]] = {}
+        notes: list[str] = []
+        for attempt in range(_ATTEMPTS):
+            notes.clear()
+            files = _open_spool(path, content, notes)
+            again = manifest.read(path)
+            settled = again["spool_sealed"] == content["spool_sealed"]
+            if settled and not (attempt < 2 and notes):
+                break
+            _close(files)
+            content = again
+            time.sleep(0.001 * attempt)
+        else:
+            files = _open_spool(path, content, notes)
+        trace = cls(path, content, files)
+        trace.notes += notes
+        return trace
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        _close(getattr(self, "_spool", {}))
+
+    def close(self) -> None:
+        """Let go of the spool files."""
+        _close(self._spool)
+        self._spool = {}
+
+    def parts(self, stream: str) -> list[Part]:
+        """The sealed parts of a stream, in order of arrival; their content is not read (see `verified`)."""
+        return list(self._parts[stream])
+
+    def verified(self, stream: str, t_min: int | None = None, t_max: int | None = None) -> list[Part]:
+        """The parts that hold rows between the two times and whose content is what was sealed.
+
+        A byte that flipped inside a part may decode to a wrong number without any error, and DuckDB does not check
+        Parquet's page checksums. This reads each part once (1.6 GB/s a core) and compares its CRC-32 with the
+        manifest's; a part that fails is left out from then on, with a note.
+        """
+        picked = [p for p in self._parts[stream] if _overlaps(p, t_min, t_max)]
+        bad = [p for p in picked if not self._is_sound(p)]
+        for part in bad:
+            self._parts[stream].remove(part)
+            self.notes.append(f"{_inside(part.path)} was left out: it fails its checksum ({part.rows} rows)")
+        return [p for p in picked if p not in bad]
+
+    def tail(self, stream: str) -> pa.Table:
+        """The rows of a stream that are in the spool, in stored form; events in order of (rank, worker, seq).
+
+        The newest 256 MB; a note says how many rows before them were left out.
+        """
+        batches: list[pa.RecordBatch] = []
+        room = TAIL_BYTES // _ROW_BYTES
+        left_out = damaged = 0
+        for f in reversed(self._spool.get(stream, [])):
+            frames = f.frames
+            rows = 0
+            first = len(frames)
+            while first > 0 and rows + frames[first - 1].rows <= room:
+                first -= 1
+                rows += frames[first].rows
+            room = room - rows if first == 0 else 0
+            left_out += sum(x.rows for x in frames[:first])
+            read = _read(f, seal.spooled_schema(stream), frames[first:])
+            damaged += sum(x.rows for x, b in zip(frames[first:], read, strict=True) if b is None)
+            batches[:0] = [b for b in read if b is not None]
+        if left_out:
+            self._note(f"{stream}: the oldest {left_out} rows of the spool were left out: it is too large")
+        if damaged:
+            self._note(f"{stream}: {damaged} rows in the spool were left out: they fail their checksum")
+        return seal.stored_table(stream, batches)
+
+    def table(self, name: str) -> pa.Table:
+        """A side table, in its declared schema; empty when nobody gave it.
+
+        Raises Refused when its file is missing or damaged.
+        """
+        table = next((t for t in SIDE_TABLES if t.name == name), None)
+        if table is None:
+            raise Refused(f"cannot read the table {name}", "there is none of that name")
+        entry = self.manifest["tables"].get(name)
+        rows = table.schema.empty_table() if entry is None else _read_table(self.path, name, entry)
+        if files := self._spool.get(name):
+            upserted = [b for f in files for b in _read(f, table.schema, f.frames) if b is not None]
+            rows = seal.last_of_each(table, pa.concat_tables([rows, pa.Table.from_batches(upserted, table.schema)]))
+            if sum(f.rows for f in files) > sum(b.num_rows for b in upserted):
+                self._note(f"{name}: rows in the spool were left out: they fail their checksum")
+        return rows
+
+    def spooled(self, stream: str) -> list[spool.SpoolFile]:
+        """The spool files that hold the tail of a stream or engine table."""
+        return self._spool.get(stream, [])
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _note_state(self) -> None:
+        if self.state == "recording":
+            self.notes.append("the trace is being recorded: this is what was there when it was opened")
+        elif self.state == "unsealed":
+            why = (
+                "its recorder ended without an end record"
+                if self.manifest["end"] is None
+                else "it was not sealed whole"
+            )
+            self.notes.append(f"the trace is unsealed: {why}; megascope check --repair seals what can be read")
+        else:
+            # Not a note: the caller puts notes after the state's.
+            return
+
+    def _found(self, stream: str) -> list[Part]:
+        folder = self.path / stream
+        out = []
+        entries = self.manifest["streams"][stream]["parts"]
+        real = not entries or _is_folder(folder)
+        for e in entries:
+            part = Part(folder / e["file"], e["rows"], e["t_min"], e["t_max"], e["bytes"], e["crc32"])
+            try:
+                found = os.lstat(part.path) if real else None
+            except OSError:
+                found = None
+            if found is None or not stat.S_ISREG(found.st_mode):
+                why = "it is missing"
+            elif found.st_size != part.bytes:
+                why = f"it has {found.st_size} bytes instead of {part.bytes}"
+            else:
+                out.append(part)
+                continue
+            self.notes.append(f"{_inside(part.path)} was left out: {why} ({part.rows} rows)")
+        return out
+
+    def _is_sound(self, part: Part) -> bool:
+        with self._lock:
+            known = self._checked.get(part.path)
+        if known is None:
+            try:
+                known = seal.file_crc(part.path) == (part.bytes, part.crc32)
+            except OSError:
+                known = False
+            with self._lock:
+                self._checked[part.path] = known
+        return known
+
+
+def _overlaps(part: Part, t_min: int | None, t_max: int | None) -> bool:
+    if part.t_min is None or part.t_max is None:
+        return True
+    return (t_max is None or part.t_min <= t_max) and (t_min is None or part.t_max >= t_min)
+
+
+def _inside(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _state(path: Path, content: dict[str, Any]) -> str:
+    if content["state"] == "sealed":
+        return "sealed"
+    held = durable.is_locked(path)
+    if held is None:
+        writer = content["writer"]
+        held = content["end"] is None and 0 < writer["start"] == durable.process_start(writer["pid"])
+    return "recording" if held else "unsealed"
+
+
+def _open_spool(path: Path, content: dict[str, Any], notes: list[str]) -> dict[str, list[spool.SpoolFile]]:
+    """Every spool file beyond what is sealed, opened; only the newest that fit in a tail keep a descriptor."""
+    folder = path / spool.FOLDER
+    out: dict[str, list[spool.SpoolFile]] = {}
+    if not _is_folder(folder):
+        if content["state"] != "sealed":
+            notes.append("the spool is missing: rows that were not sealed are lost")
+        return out
+    for stream in manifest.SPOOLED:
+        sealed = content["spool_sealed"][stream]
+        numbers = [n for n in spool.numbers(folder, stream) if n > sealed]
+        files: list[spool.SpoolFile] = []
+        rows = 0
+        for n in reversed(numbers):
+            name = spool.file_name(stream, n)
+            try:
+                f = spool.scan(folder / name, content["id"], keep_open=rows <= TAIL_BYTES // _ROW_BYTES)
+            except OSError as error:
+                notes.append(f"{spool.FOLDER}/{name} was left out: {error.strerror}")
+                continue
+            rows += f.rows
+            files.insert(0, f)
+        if numbers and (missing := set(range(sealed + 1, numbers[-1])) - set(numbers)):
+            notes.append(f"{spool.FOLDER}: {len(missing)} files of {stream} are missing")
+        out[stream] = files
+    return out
+
+
+def _read(f: spool.SpoolFile, schema: pa.Schema, frames: Iterable[spool.Frame]) -> list[pa.RecordBatch | None]:
+    wanted = list(frames)
+    try:
+        return list(spool.read(f, schema, wanted))
+    except OSError:
+        return [None] * len(wanted)
+
+
+def _read_table(path: Path, name: str, entry: dict[str, Any]) -> pa.Table:
+    what = f"cannot read the table {name} of {path}"
+    file = path / "tables" / entry["file"]
+    try:
+        if not _is_folder(file.parent):
+            raise OSError(0, "its folder is missing")
+        data = durable.read_regular(file, min(entry["bytes"], _TABLE_BYTES))
+        if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
+            raise OSError(0, "it fails its checksum")
+        rows = pq.read_table(pa.BufferReader(data))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
+        raise Refused(what, f"tables/{entry['file']}: {why}", "run megascope check on the trace") from None
+    declared = next(t for t in SIDE_TABLES if t.name == name).schema
+    if rows.schema.remove_metadata() != declared or rows.num_rows != entry["rows"]:
+        raise Refused(what, "it has other columns or rows than declared", "run megascope check on the trace")
+    return rows.replace_schema_metadata(None)
+
+
+def _close(files: dict[str, list[spool.SpoolFile]]) -> None:
+    for of_stream in files.values():
+        for f in of_stream:
+            f.close()

@@ -1,0 +1,146 @@
+"""The command line: one line for every mistake, the documented exit codes, no heavy imports where none is needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from megascope.verbs import verbs
+
+BASE = [sys.executable, "-m", "megascope"]
+
+
+def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*BASE, *args], capture_output=True, text=True, cwd=cwd, check=False, timeout=120)
+
+
+def test_help_names_every_verb_and_the_exit_codes() -> None:
+    said = run("--help")
+    assert said.returncode == 0
+    for verb in verbs():
+        assert f"\n    {verb.name} " in said.stdout
+        one = run(verb.name, "--help")
+        assert (one.returncode, one.stderr) == (0, "")
+        assert (type(verb).__doc__ or "").splitlines()[0] in one.stdout
+    for code in ("0 done", "1 failed", "2 usage", "3 refused", "4 done, but incomplete", "130 interrupted"):
+        assert code in " ".join(said.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["captur"], 2, "did you mean capture?"),
+        (["frobnicate"], 2, "it has capture, ls, now"),
+        (["capture", "--sceonds", "3"], 2, "unrecognized arguments"),
+        (["capture", "demo", "-o", "x.txt"], 2, "does not end in .mscope"),
+        (["capture", "nothing.mseg", "-o", "x.mscope"], 2, "neither demo, cuda nor a segment that exists"),
+        (["capture", "-o", "x.mscope"], 2, "no engine is live"),
+        (["capture", "demo", "-o", "x.mscope", "--", "true"], 2, "both a target and a command"),
+        (["capture", "-o", "x.mscope", "--", "/no/such/command"], 1, "cannot run /no/such/command"),
+        (["capture", "-o", "x.mscope", "--", "false"], 1, "cannot start the engine"),
+        (["capture", "demo:wrokers=4", "-o", "x.mscope"], 2, "wrokers"),
+        (["capture", "demo", "--max-bytes", "much", "-o", "x.mscope"], 2, "--max-bytes"),
+        (["now", "absent.mseg"], 1, "No such file"),
+        (["now"], 2, "no engine is live"),
+        (["ls", "--", "x"], 2, "takes no command"),
+        (["sql", "absent.mscope", "SELECT 1"], None, "absent.mscope"),
+        (["check", "absent.mscope"], None, "absent.mscope"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, args: list[str], code: int | None, says: str) -> None:
+    said = run(*args, cwd=tmp_path)
+    assert said.stdout == ""
+    assert len(said.stderr.splitlines()) == 1, said.stderr
+    assert said.stderr.startswith("megascope: ")
+    assert says in said.stderr
+    assert said.returncode == code or (code is None and said.returncode in (1, 3))
+    assert not list(tmp_path.glob("*.mscope"))
+
+
+def test_no_argument_shows_help_and_is_a_usage_error() -> None:
+    said = run()
+    assert said.returncode == 2
+    assert "VERB" in said.stdout
+
+
+def test_headless_verbs_import_neither_a_screen_nor_cuda(tmp_path: Path) -> None:
+    code = (
+        "import sys; from megascope.__main__ import run\n"
+        f"import os; os.chdir({str(tmp_path)!r})\n"
+        "run(['capture', 'demo:steps=20', '-o', 'a.mscope', '--quiet']); run(['ls']); run(['check', 'a.mscope'])\n"
+        "run(['sql', 'a.mscope', 'SELECT count(*) FROM events']); run(['schema'])\n"
+        "bad = [m for m in sys.modules if m.split('.')[0] in ('textual', 'cupy', 'pycuda', 'cuda', 'cupti')]\n"
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def test_a_demo_is_recorded_checked_and_asked(tmp_path: Path) -> None:
+    recorded = run("capture", "demo:steps=200,workers=8", "-o", "a.mscope", cwd=tmp_path)
+    assert recorded.returncode == 0, recorded.stderr
+    assert "wrote a.mscope: " in recorded.stderr
+    assert "ask it: megascope sql" in recorded.stderr
+    assert not list(tmp_path.glob("*.mseg"))
+    assert run("check", "a.mscope", cwd=tmp_path).returncode == 0
+    asked = run("sql", "a.mscope", "SELECT count(*) AS n, max(step) AS s FROM events", "--format", "csv", cwd=tmp_path)
+    assert asked.stdout.splitlines()[0] == "n,s"
+    assert int(asked.stdout.splitlines()[1].split(",")[1]) in (199, 200)
+    again = run("capture", "demo:steps=20", "-o", "a.mscope", cwd=tmp_path)
+    assert again.returncode in (1, 3)
+    assert "--force" in again.stderr
+    assert run("capture", "demo:steps=20", "-o", "a.mscope", "--force", cwd=tmp_path).returncode == 0
+
+
+def test_ctrl_c_seals(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [*BASE, "capture", "demo:steps=100000000", "-o", "a.mscope"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("a.mscope/spool/*events*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert "wrote a.mscope" in said
+    assert "Traceback" not in said
+    assert run("check", "a.mscope", cwd=tmp_path).returncode == 0
+    assert not list(tmp_path.glob("*.mseg"))
+
+
+def test_the_engine_of_a_killed_capture_does_not_outlive_it(tmp_path: Path) -> None:
+    child = subprocess.Popen([*BASE, "capture", "demo:steps=100000000", "-o", "a.mscope", "--quiet"], cwd=tmp_path)
+    while not (found := list(tmp_path.glob("*.mseg"))):
+        time.sleep(0.05)
+    engine = int(
+        subprocess.run(["fuser", str(found[0])], capture_output=True, text=True, check=False).stdout.split()[0]
+    )
+    child.kill()
+    child.wait()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{engine}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{engine}").exists()
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    assert run("capture", "demo:steps=50", "-o", "a.mscope", cwd=tmp_path).returncode == 0
+    child = subprocess.Popen(
+        [*BASE, "sql", "a.mscope", "SELECT * FROM events", "--format", "csv"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert b"Traceback" not in child.stderr.read()
+    child.wait(timeout=60)
+    assert os.WEXITSTATUS(child.returncode) >= 0
