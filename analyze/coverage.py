@@ -17,6 +17,7 @@ import duckdb
 from ..store.loss import LOSS_BY_NAME
 from .catalogue import View
 from .inputs import Inputs
+from .text import printable
 
 _STATE = {"recording": "trace still being recorded", "unsealed": "trace unsealed"}
 
@@ -60,7 +61,10 @@ class Coverage:
         told = [line for view in views for line in self._view(view)]
         # The first note of an unsealed trace says so, as does every line.
         notes = self._trace.notes[1 if self._trace.state in _STATE else 0 :]
-        return told + [f"trace: {note}" for note in notes] if told else []
+        if self._inputs.unverified_bytes:
+            size = f"{self._inputs.unverified_bytes / 1e6:,.0f} MB"
+            notes = [*notes, f"checksums of {size} were not compared; megascope check does"]
+        return told + [printable(f"trace: {note}") for note in notes] if told else []
 
     def _view(self, view: View) -> Iterator[str]:
         match view.coverage:
@@ -75,14 +79,13 @@ class Coverage:
                 yield self._line(view, [self._all_losses()])
             case "host_ring":
                 lost = sum(x.count for x in self._losses if x.kind == "host_ring_overwritten")
-                yield self._line(view, [f"as the engine told; {lost:,} bytes of that were overwritten before they were read"])
+                yield self._line(view, [f"as the engine told; {lost:,} bytes of it were overwritten unread"])
 
     def _line(self, view: View, parts: Iterable[str]) -> str:
         state = _STATE.get(self._trace.state)
         damaged = [f"damaged: {x.kind} {x.count:,} {x.unit}" for x in self._losses if x.severity == "damaged"]
         told = [p for p in parts if p] + damaged + ([state] if state else [])
-        # Kinds of loss come from the trace: one line stays one line.
-        return " ".join(f"{view.name}: {' · '.join(told)}".split())
+        return printable(f"{view.name}: {' · '.join(told)}")
 
     def _rows(self, program: dict[str, Any] | None) -> Iterator[str]:
         """Selection, coverage and what else is to be said of one program's rows."""

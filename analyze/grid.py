@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
-from .text import is_number, plain
+from .text import is_number, plain, printable
 
 _GAP = "  "
 _LEAST = 8
@@ -36,13 +36,6 @@ def grid(table: pa.Table, width: int | None) -> Grid:
     lines = [_line(names[:kept], widths, right), _GAP.join("─" * w for w in widths)]
     lines += [_line(row, widths, right) for row in zip(*columns[:kept], strict=True)]
     return Grid([line.rstrip() for line in lines], table.column_names[kept:])
-
-
-def printable(text: str) -> str:
-    """Text with every control character escaped: a trace's names must not command the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _texts(column: pa.ChunkedArray[Any]) -> list[str]:

@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..store.errors import MegascopeError, Refused
-from .grid import grid, printable
-from .text import encoded, plain
+from .formats import BINARY
+from .grid import grid
+from .text import encoded, plain, printable
 
-FORMATS = ("table", "csv", "json", "parquet", "arrow")
-BINARY = ("parquet", "arrow")
 _WHAT = "cannot write the answer"
 
 

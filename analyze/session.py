@@ -32,6 +32,7 @@ from .lookups import set_variables
 from .result import Result
 from .sandbox import MAX_DEPTH, Statement, admit
 from .sqlerror import WHAT, decode, translate
+from .text import printable
 
 _SPILL_BYTES = 16 << 30
 
@@ -124,7 +125,7 @@ class Session:
         """
         try:
             return self._coverage.lines([views()[name] for name in names])
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeError) as error:
             raise translate(error, "") from None
 
     def _admit(self, sql: str) -> Statement:
@@ -153,11 +154,12 @@ class Session:
         try:
             con = duckdb.connect(":memory:", config=config)
         except duckdb.Error as error:
-            why = decode(error)[0].splitlines()[0]
-            raise Usage("cannot open a session", why, "give a memory limit such as 2GB") from None
+            raise Usage("cannot open a session", _first_line(error), "give a memory limit such as 2GB") from None
         if not self._allow_files:
             con.execute("SET allowed_paths = ?", [self._inputs.files])
             con.execute("SET enable_external_access = false")
+        # Footers of hundreds of parts are most of what a short query reads.
+        con.execute("SET parquet_metadata_cache = true")
         con.execute("SET lock_configuration = true")
         return con
 
@@ -175,9 +177,10 @@ class Session:
             self._con.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view.sql}')
             found = self._con.sql(f'FROM "{name}" LIMIT 0')
             types = dict(zip(found.columns, map(str, found.types), strict=True))
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeError) as error:
+            # DuckDB quotes a damaged file's bytes in its errors, which Python then cannot decode.
             raise MegascopeError(
-                f"cannot read {name} of the trace", decode(error)[0].splitlines()[0], "run megascope check on it"
+                f"cannot read {name} of the trace", _first_line(error), "run megascope check on it"
             ) from None
         for column in view.columns:
             if types.get(column.name) != column.type:
@@ -209,3 +212,7 @@ class Session:
             self._con.interrupt()
             wait([future], 0.02)
         future.exception()
+
+
+def _first_line(error: Exception) -> str:
+    return printable((decode(error)[0].splitlines() or ["unknown"])[0])

@@ -11,6 +11,7 @@ import re
 import duckdb
 
 from ..store.errors import Exit, MegascopeError
+from .text import printable
 
 WHAT = "cannot run the query"
 
@@ -20,6 +21,7 @@ _DAMAGE = (
     duckdb.InternalException,
     duckdb.FatalException,
 )
+_JSON = '{"exception_type"'
 _CUT = 400
 
 
@@ -32,13 +34,20 @@ def place(sql: str, position: int) -> str:
 def decode(error: BaseException) -> tuple[str, int | None]:
     """Message and byte position of a DuckDB error."""
     text = str(error)
-    head, _, body = text.partition(": ")
     try:
-        told = json.loads(body)
+        told = json.loads(text[text.index(_JSON) :])
         message, position = str(told["exception_message"]), told.get("position")
         return message, int(position) if position is not None else None
     except (ValueError, KeyError, TypeError, RecursionError):
+        head, _, body = text.partition(": ")
         return (body if head.endswith("Error") else text).partition("\n\nLINE ")[0], None
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether a file is to blame: what Thrift cannot read is an error without a class, or Python cannot even say it."""
+    if isinstance(error, (*_DAMAGE, UnicodeError)) or type(error) is duckdb.Error:
+        return True
+    return any(sign in str(error) for sign in ("Failed to read file", '"Data Corruption"'))
 
 
 def translate(error: BaseException, sql: str, shift: int = 0) -> MegascopeError:
@@ -50,8 +59,8 @@ def translate(error: BaseException, sql: str, shift: int = 0) -> MegascopeError:
     if isinstance(error, duckdb.OutOfMemoryException):
         why, todo = message.splitlines()[0], "ask for less at once, or give more with --memory"
         return MegascopeError(WHAT, why[:_CUT], todo)
-    if isinstance(error, _DAMAGE):
-        return MegascopeError("cannot read the trace", message[:_CUT], "run megascope check on it")
+    if _is_damage(error):
+        return MegascopeError("cannot read the trace", printable(message[:_CUT]), "run megascope check on it")
     # Advice about DuckDB's own settings is of no use where they are locked.
     message = re.split(r"\s(?:Use \"?SET |For more information)", message)[0]
     where = f" ({place(sql, position + shift)})" if position is not None else ""

@@ -27,6 +27,13 @@ def is_number(type_: pa.DataType) -> bool:
     return kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_)
 
 
+def printable(text: str) -> str:
+    """Text with every control character escaped: a trace's names must not command the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def plain(array: Any) -> list[str | None]:
     """Each value as text, None for null."""
     type_ = array.type

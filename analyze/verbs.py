@@ -1,19 +1,17 @@
-"""The verbs `sql` and `schema`: arguments in, answer to standard output, what it stands for to standard error."""
+"""The verbs `sql` and `schema`: arguments in, answer to standard output, what it stands for to standard error.
+
+What answers is imported when a verb runs: the command line reads this module for `--help` of every other verb too.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-
 from ..store.errors import Exit, Refused, Usage
-from .output import BINARY, FORMATS, check_free, write, write_file
-from .schema import chosen, schema_markdown, schema_table, schema_text
-from .session import Session
+from .formats import BINARY, FORMATS, format_of
 
 TABLE_ROWS = 1000
 """Rows of a table on a terminal, unless --limit says otherwise; files and other formats are whole."""
@@ -47,7 +45,10 @@ class Sql:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         """Run the verb."""
-        form = args.format or _format_of(args.output)
+        from .output import check_free, write, write_file
+        from .session import Session
+
+        form = args.format or format_of(args.output)
         query = sys.stdin.read() if args.query == "-" else args.query
         if args.output is not None:
             check_free(args.output, args.force)
@@ -91,6 +92,9 @@ class Schema:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         """Run the verb."""
+        from .output import write
+        from .schema import chosen, schema_markdown, schema_table, schema_text
+
         chosen(args.view)
         if args.format in BINARY and sys.stdout.isatty():
             raise Usage(f"cannot write {args.format} to a terminal", "it is binary", "send it through a pipe")
@@ -98,8 +102,7 @@ class Schema:
             render = schema_text if args.format == "text" else schema_markdown
             sys.stdout.buffer.write(render(args.view).encode())
         else:
-            table: pa.Table = schema_table(args.view)
-            write(table.to_reader(), args.format, sys.stdout.buffer, width=_width())
+            write(schema_table(args.view).to_reader(), args.format, sys.stdout.buffer, width=_width())
         sys.stdout.buffer.flush()
         return Exit.DONE
 
@@ -114,13 +117,6 @@ def _note(line: str) -> None:
 def _width() -> int | None:
     """The terminal's width; none when the output goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _format_of(output: Path | None) -> str:
-    ending = os.path.splitext(output)[1].lower() if output else ""  # noqa: PTH122
-    return {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".arrow": "arrow"}.get(
-        ending, "table"
-    )
 
 
 def _rows(text: str) -> int:

@@ -85,7 +85,7 @@ def main() -> None:
         try:
             for sync in (False, True):
                 after = ", fsync every batch" if sync else ""
-                took = timed(lambda s=sync: raw_write(home, data, s))  # type: ignore[misc]
+                took = timed(lambda s=sync, h=home: raw_write(h, data, s))  # type: ignore[misc]
                 times.setdefault(f"raw write of the same bytes{after}", []).append(took)
                 (home / "raw").unlink()
                 folder = home / f"spool{sync}"
@@ -100,7 +100,7 @@ def main() -> None:
             def all_parts(f: list[spool.SpoolFile] = files, b: manifest.Manifest = book, h: Path = home) -> None:
                 scratch: stored.Columns = {}
                 for group in seal.groups(f, last=True):
-                    seal.seal(h, b, "events", group, scratch)
+                    seal.seal(h, b, "events", group, scratch=scratch)
 
             times.setdefault("spool -> sealed", []).append(timed(all_parts))
             sealed_bytes = sum(p["bytes"] for p in book.snapshot()["streams"]["events"]["parts"])

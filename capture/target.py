@@ -16,8 +16,11 @@ from typing import IO
 from ..store.errors import Exit, MegascopeError, Usage
 from .control import SUFFIX, directory, only_live
 
-ENGINES = {"demo": "megascope.capture.engines.host", "cuda": "megascope.capture.engines.cuda"}
-"""Name of a target → the module that is run as the engine's process."""
+ENGINES = {
+    "demo": ("megascope.capture.engines.host",),
+    "cuda": ("megascope.capture.engines.cuda", "--record"),
+}
+"""Name of a target → the module that is run as the engine's process, and its options."""
 SEGMENT_VARIABLE = "MEGASCOPE_SEGMENT"
 """Where a command started by `capture -- cmd` is asked to put its segment."""
 _PR_SET_PDEATHSIG = 1
@@ -105,7 +108,7 @@ def start(target: str | None, command: Sequence[str]) -> Target:
         return Target(only_live())
     name, _, spec = target.partition(":")
     if name in ENGINES:
-        return _spawn(name, [sys.executable, "-m", ENGINES[name], "--record"], spec=spec, hold=True)
+        return _spawn(name, [sys.executable, "-m", *ENGINES[name]], spec=spec, hold=True)
     path = Path(target)
     if not path.exists():
         why = f"{target!r} is neither {', '.join(ENGINES)} nor a segment that exists"

@@ -17,7 +17,17 @@ from typing import Any
 
 from . import durable
 from .errors import Refused
-from .tables import ABI_MAJOR, ABI_MINOR, ENGINE_TABLES, FORMAT_VERSION, HOOK_BY_NAME, PROGRAMS, SIDE_TABLES, STREAMS
+from .tables import (
+    ABI_MAJOR,
+    ABI_MINOR,
+    ENGINE_TABLES,
+    FORMAT_VERSION,
+    HOOK_BY_NAME,
+    LOSS,
+    PROGRAMS,
+    SIDE_TABLES,
+    STREAMS,
+)
 from .tables import schema_hash as current_schema_hash
 
 FILE = "manifest.json"
@@ -224,7 +234,7 @@ def _check(m: dict[str, Any]) -> None:
     _need_int(writer, "start", 0, _I64 - 1, "writer.")
     if _need(m, "state", str, "") not in STATES:
         raise _Bad(f"has state {_short(m['state'])}")
-    end = m.get("end")
+    end = m.get("end", ...)
     if end is not None and (not isinstance(end, dict) or not isinstance(end.get("reason"), str)):
         raise _Bad("has an end without a reason")
     max_bytes = _need(m, "budget", dict, "").get("max_bytes")
@@ -272,6 +282,8 @@ def _check_sealed(m: dict[str, Any]) -> None:
             if not isinstance(part, dict):
                 raise _Bad(f"has a part of {name} that is no object")
             _check_file(part, name, rf"{name}-\d{{6,12}}\.parquet")
+            if "since_saturated" in part:
+                _need_int(part, "since_saturated", 0, part["rows"], f"streams.{name}.")
             low, high = part.get("t_min"), part.get("t_max")
             known = type(low) is int and type(high) is int and low <= high
             if not known and (low is not None or high is not None or name == "events"):
@@ -279,6 +291,9 @@ def _check_sealed(m: dict[str, Any]) -> None:
             files.add(part["file"])
         if len(files) != len(parts):
             raise _Bad(f"lists a part of {name} twice")
+    for loss in _need(m, "repair", list, "") if "repair" in m else ():
+        if not isinstance(loss, dict) or set(loss) != set(LOSS.names):
+            raise _Bad("has a pending loss that is no row of loss")
     tables = _need(m, "tables", dict, "")
     for name, entry in tables.items():
         if name not in TABLE_NAMES or not isinstance(entry, dict):

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from . import durable, manifest, seal, spool
+from . import durable, manifest, parquet, spool
 from .errors import Refused
 from .tables import SIDE_TABLES
 
@@ -135,14 +135,14 @@ class Trace:
                 rows += frames[first].rows
             room = room - rows if first == 0 else 0
             left_out += sum(x.rows for x in frames[:first])
-            read = _read(f, seal.spooled_schema(stream), frames[first:])
+            read = _read(f, parquet.spooled_schema(stream), frames[first:])
             damaged += sum(x.rows for x, b in zip(frames[first:], read, strict=True) if b is None)
             batches[:0] = [b for b in read if b is not None]
         if left_out:
             self._note(f"{stream}: the oldest {left_out} rows of the spool were left out: it is too large")
         if damaged:
             self._note(f"{stream}: {damaged} rows in the spool were left out: they fail their checksum")
-        return seal.stored_table(stream, batches)
+        return parquet.stored_table(stream, batches)
 
     def table(self, name: str) -> pa.Table:
         """A side table, in its declared schema; empty when nobody gave it.
@@ -156,7 +156,7 @@ class Trace:
         rows = table.schema.empty_table() if entry is None else _read_table(self.path, name, entry)
         if files := self._spool.get(name):
             upserted = [b for f in files for b in _read(f, table.schema, f.frames) if b is not None]
-            rows = seal.last_of_each(table, pa.concat_tables([rows, pa.Table.from_batches(upserted, table.schema)]))
+            rows = parquet.last_of_each(table, pa.concat_tables([rows, pa.Table.from_batches(upserted, table.schema)]))
             if sum(f.rows for f in files) > sum(b.num_rows for b in upserted):
                 self._note(f"{name}: rows in the spool were left out: they fail their checksum")
         return rows
@@ -209,7 +209,7 @@ class Trace:
             known = self._checked.get(part.path)
         if known is None:
             try:
-                known = seal.file_crc(part.path) == (part.bytes, part.crc32)
+                known = parquet.file_crc(part.path) == (part.bytes, part.crc32)
             except OSError:
                 known = False
             with self._lock:
@@ -266,8 +266,8 @@ def _open_spool(path: Path, content: dict[str, Any], notes: list[str]) -> dict[s
                 continue
             rows += f.rows
             files.insert(0, f)
-        if numbers and (missing := set(range(sealed + 1, numbers[-1])) - set(numbers)):
-            notes.append(f"{spool.FOLDER}: {len(missing)} files of {stream} are missing")
+        if missing := sum(last - first + 1 for first, last in spool.gaps(numbers, sealed)):
+            notes.append(f"{spool.FOLDER}: {missing} files of {stream} are missing")
         out[stream] = files
     return out
 

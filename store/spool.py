@@ -35,7 +35,7 @@ END_KEY = b"megascope.end"
 _EOS = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _RECORD = struct.Struct("<4sIQIIII")
 _SCHEMA, _ROWS, _DONE = b"SCHM", b"ROWS", b"DONE"
-_FILE = re.compile(r"([a-z_]+)-(\d{6,12})\.arrows")
+_FILE = re.compile(r"([a-z_]+)-(\d{6,12})\.(?:arrows|sums)")
 _MAX_FRAMES = 1 << 20
 
 
@@ -240,13 +240,22 @@ def scan(path: Path, trace_id: str, *, keep_open: bool = False) -> SpoolFile:
 
 
 def numbers(folder: Path, stream: str) -> list[int]:
-    """Numbers of the stream's spool files, ascending. A missing folder has none."""
+    """Numbers of the stream's spool files, ascending, also of halves of them. A missing folder has none."""
     try:
         names = [e.name for e in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = (m for m in map(_FILE.fullmatch, names) if m and m[1] == stream)
-    return sorted({int(m[2]) for m in found if file_name(stream, int(m[2])) == m[0]})
+    return sorted({int(m[2]) for m in found if file_name(stream, int(m[2])) == m[0].replace(SUMS, DATA)})
+
+
+def gaps(present: Sequence[int], sealed: int) -> Iterator[tuple[int, int]]:
+    """Numbers (first, last) of files that should be there: between those sealed and the last one `present`."""
+    before = sealed
+    for number in present:
+        if number > before + 1:
+            yield before + 1, number - 1
+        before = number
 
 
 def read(f: SpoolFile, schema: pa.Schema, frames: Sequence[Frame] | None = None) -> Iterator[pa.RecordBatch | None]:

@@ -34,7 +34,7 @@ def ring_columns(batches: Iterable[pa.RecordBatch], rows: int, scratch: Columns 
     from one call to the next, because fresh pages cost a tenth of the time; the last result is then overwritten.
     """
     columns = {} if scratch is None else scratch
-    if len(columns.get("t", ())) < rows:
+    if "t" not in columns or len(columns["t"]) < rows:
         columns |= {c.name: np.empty(rows, RING_ROW.dtype[c.name]) for c in RING_ROW}
     at = 0
     for batch in batches:
@@ -79,9 +79,9 @@ def stored_events(columns: Columns, order: Indices | None) -> Iterator[tuple[pa.
     rows = len(columns["t"])
     constant = {name for name, column in columns.items() if order is None or _is_constant(column)}
     for begin in range(0, rows, ROW_GROUP):
-        whole = slice(begin, begin + ROW_GROUP)
-        picked = whole if order is None else order[whole]
-        yield _convert({n: c[whole] if n in constant else c.take(picked) for n, c in columns.items()})
+        end = begin + ROW_GROUP
+        picked = np.empty(0, np.int64) if order is None else order[begin:end]
+        yield _convert({n: c[begin:end] if n in constant else c.take(picked) for n, c in columns.items()})
 
 
 def _convert(ring: Columns) -> tuple[pa.RecordBatch, int]:
@@ -112,4 +112,5 @@ def _convert(ring: Columns) -> tuple[pa.RecordBatch, int]:
 def _nullable(values: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_]) -> pa.Array[Any]:
     """An int64 array over `values`, without a copy."""
     bitmap = np.packbits(valid, bitorder="little")
-    return pa.Array.from_buffers(pa.int64(), len(values), [pa.py_buffer(bitmap), pa.py_buffer(values)])
+    buffers: list[pa.Buffer | None] = [pa.py_buffer(bitmap.data), pa.py_buffer(values.data)]
+    return pa.Array.from_buffers(pa.int64(), len(values), buffers)

@@ -279,6 +279,87 @@ NOW = Table(
 STREAMS = (EVENTS, INTERVALS, COVERAGE, LOSS, NOW)
 """What a recording produces; each is a folder of the trace."""
 
+TASKS = Table(
+    "tasks",
+    "One row per task generation, put together from its ready, assign, start and complete events wherever they fired.",
+    (
+        Column("rank", "i16", "device"),
+        Column("task", "i64", "task generation: iteration << 32 | index"),
+        Column("task_class", "i32", "key of `task_classes`"),
+        Column(
+            "ready", "i64", "its last dependency was satisfied; from the start event where its own was lost", "ns", True
+        ),
+        Column("assign", "i64", "put in a worker's queue; before `ready` where the runtime prelaunches", "ns", True),
+        Column("start", "i64", "a worker began it; from the complete event where its own was lost", "ns", True),
+        Column("complete", "i64", "the worker had finished it; null: lost, or it never ended", "ns", True),
+        Column("exec_ns", "i64", "complete - start", "ns", True),
+        Column("queue_ns", "i64", "start - ready", "ns", True),
+        Column("worker", "i32", "who ran it", "", True),
+        Column("ready_worker", "i32", "who found it ready", "", True),
+        Column("assigned_worker", "i32", "whose queue it was put in", "", True),
+        Column("request", "i64", "as in `events`, of the latest of its events"),
+        Column("step", "i64", "iteration of the engine, of the latest of its events"),
+        Column("tile", "i64", "coordinates; null where only range rows of it were seen", "", True),
+        Column("released_by", "i64", "task generation that released its last dependency, 0 none", "", True),
+        Column("dep", "i64", "that dependency, 0 none", "", True),
+        Column("dep_class", "i16", "kind of that dependency", "", True),
+        Column("missing", "i16", "expected events that were not recorded: 1 ready, 2 assign, 4 start, 8 complete"),
+        Column(
+            "flags",
+            "i16",
+            "1 shared by a request set, 2 prelaunched, 4 ran elsewhere than assigned, "
+            "8 given up: too many were open, so later events of it stand in a row of their own",
+        ),
+    ),
+)
+
+WAITS = Table(
+    "waits",
+    "One row per wait of a worker, put together from its wait and resume events.",
+    (
+        Column("rank", "i16", "device"),
+        Column("worker", "i32", "who waited"),
+        Column("task", "i64", "task generation that waited, 0 none: the worker itself, for work"),
+        Column("task_class", "i32", "its class, 0 none"),
+        Column("dep", "i64", "dependency waited for, 0: for work"),
+        Column("dep_class", "i16", "its kind, 0 none"),
+        Column("t_begin", "i64", "begin; from the resume event where the wait event was lost", "ns", True),
+        Column("t_end", "i64", "end; null: lost, or it never ended", "ns", True),
+        Column("ns", "i64", "t_end - t_begin", "ns", True),
+        Column("seen", "i64", "counter on entry, relative to the iteration", "", True),
+        Column("wanted", "i64", "counter wanted", "", True),
+        Column("request", "i64", "as in `events`"),
+        Column("step", "i64", "iteration of the engine"),
+        Column("missing", "i16", "expected events that were not recorded: 1 wait, 2 resume"),
+        Column("open", "bool", "no event of its worker followed: it still waited when the recording ended"),
+    ),
+)
+
+TILES = Table(
+    "tiles",
+    "What each worker did in each slice of time: slice n of level L is [n << L, (n + 1) << L). Rows of one slice add up.",
+    (
+        Column("rank", "i16", "device"),
+        Column("worker", "i32", "worker; null: lost events of workers that are not known", "", True),
+        Column("level", "i16", "L: 16, 18 … 26", "bits"),
+        Column("tile", "i64", "first slice: t >> level"),
+        Column("span", "i64", "slices the row stands for, each wholly inside one task or wait; or where the loss lies"),
+        Column("busy", "i64", "time inside tasks", "ns"),
+        Column("wait_none", "i64", "time waiting for work", "ns"),
+        Column("wait_data", "i64", "time waiting for data", "ns"),
+        Column("wait_communication", "i64", "time waiting for a peer", "ns"),
+        Column("wait_resource", "i64", "time waiting for a resource", "ns"),
+        Column("wait_control", "i64", "time waiting for control", "ns"),
+        Column("top_class", "i32", "task class with the most time in it", "", True),
+        Column("top_ns", "i64", "its time", "ns"),
+        Column("tasks", "i64", "tasks that started in it"),
+        Column("lost", "i64", "events of the worker lost somewhere in these slices"),
+    ),
+)
+
+DERIVED = (TASKS, WAITS, TILES)
+"""What sealing derives from the events; each is a folder of the trace and can be built again from them."""
+
 TASK_CLASSES = Table(
     "task_classes",
     "What kinds of work the megakernel does.",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import durable, seal, spool
+from . import durable, parquet, seal, spool
 from . import manifest as _manifest
 from .budget import FULL, Gate, Reserve, Stretch
 from .errors import MegascopeError, Refused
@@ -51,7 +51,7 @@ class TraceWriter:
         self._reserve = Reserve(self._folder / RESERVE_FILE, max_bytes)
         self._gate = Gate(max_bytes)
         self._spool = {
-            n: spool.SpoolWriter(self._folder, n, seal.spooled_schema(n), content["id"], sync=sync)
+            n: spool.SpoolWriter(self._folder, n, parquet.spooled_schema(n), content["id"], sync=sync)
             for n in _manifest.SPOOLED
         }
         self._gathered: dict[str, list[pa.RecordBatch]] = {n: [] for n in _manifest.SPOOLED}
@@ -186,7 +186,6 @@ class TraceWriter:
         """
         if self._finished:
             return
-        self._finished = True
         try:
             self._finish({"reason": reason, **end})
         except OSError as error:
@@ -196,7 +195,7 @@ class TraceWriter:
                 "what is in it stays readable; run megascope check --repair when there is room",
             ) from None
         finally:
-            self._let_go()
+            self.close()
 
     def close(self) -> None:
         """Let go of the trace as it is: unsealed, without an end record."""
@@ -205,7 +204,7 @@ class TraceWriter:
         self._let_go()
 
     def _gather(self, stream: str, batch: pa.RecordBatch) -> None:
-        if batch.schema != seal.spooled_schema(stream):
+        if batch.schema != parquet.spooled_schema(stream):
             raise Refused(f"cannot append to {stream}", "the batch has other columns than the stream")
         if self._finished:
             raise MegascopeError(f"cannot append to {stream}", "the recording has ended")
@@ -273,10 +272,10 @@ class TraceWriter:
                 if error.errno not in FULL or not self._reserve.give_back():
                     raise
 
-    def _on_sealed(self, stream: str, files: list[spool.SpoolFile], sealed: seal.Sealed) -> None:
+    def _on_sealed(self, stream: str, files: list[spool.SpoolFile], entry: dict[str, Any] | None) -> None:
         with self._count:
             self._removed_bytes += sum(f.on_disk for f in files)
-            self._sealed_bytes += sealed.entry["bytes"] if sealed.entry else 0
+            self._sealed_bytes += entry["bytes"] if entry else 0
             if stream == EVENTS.name:
                 self._sealed_events += sum(f.rows for f in files)
 
@@ -299,8 +298,9 @@ class TraceWriter:
             self._rotate(LOSS.name)
         whole &= self._seal_rest(LOSS.name)
         for table in ENGINE_TABLES:
+            files = self._sealer.waiting.get(table.name, [])
             try:
-                seal.seal_table(self.path, self._manifest, table, self._sealer.waiting.get(table.name, []))
+                self._on_sealed(table.name, files, seal.seal_table(self.path, self._manifest, table, files))
             except OSError as error:
                 if error.errno not in FULL:
                     raise
@@ -354,7 +354,7 @@ def _begin(
     for name, rows in tables.items():
         if name not in declared or rows.schema != declared[name].schema:
             raise Refused(f"cannot write the side table {name}", "it is not declared so")
-        content["tables"][name] = seal.write_side_table(path, declared[name], rows)
+        content["tables"][name] = parquet.write_side_table(path, declared[name], rows)
     book = _manifest.Manifest(path, content)
     book.commit(lambda m: m.update(given))
     return book

@@ -30,12 +30,19 @@ struct alignas(16) Task {
   u16 layer;
   // what executing it needs
   u32 n0, n1;  // output columns, or the attention head in n0
-  u32 reserved[2];
+  u32 release, releases;  // its place in Engine::releases, and how many
 };
 
-struct Dependency {
+/// An element of an event tensor. The tasks that wait on it have consecutive numbers and are of one class.
+struct alignas(16) Dependency {
   u32 wanted;  // releases in one iteration
   u32 kind;
+  u32 first, waiters;
+};
+
+/// What a task counts up, with all that is needed when that satisfies it, in one load.
+struct alignas(16) Release {
+  u32 dep, wanted, first, waiters;
 };
 
 /// One atomic word per cache line, so that no poller disturbs another's writer.
@@ -64,10 +71,7 @@ struct Engine {
   // task graph
   const Task* tasks;
   const Dependency* deps;
-  const u32* release_ptr;
-  const u32* release_dep;
-  const u32* waiter_ptr;
-  const u32* waiter_task;
+  const Release* releases;
   const u32* list_ptr;
   const u32* list_task;
   // serving plan, [steps, slots] or by step

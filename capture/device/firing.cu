@@ -35,6 +35,8 @@ MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask)
         queue.release(n, __shfl_sync(FULL_WARP, r.seq, n - 1));
       else if (queue.left())
         break;
+      else
+        __nanosleep(100);  // as the monitor does
     }
     return;
   }

@@ -52,6 +52,7 @@ struct ComputeHooks {
     refresh(), refresh();
   }
   MS_DEVICE void refresh() { out.refresh(mask_at); }
+  MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
 
   MS_DEVICE void start(u32 task, u32 iteration, u32 ready) {
     if (!(out.mask & (1u << MS_HOOK_START | 1u << MS_HOOK_COMPLETE))) return;
@@ -97,6 +98,8 @@ struct SchedulerHooks {
     out.fetched = __shfl_sync(FULL_WARP, out.fetched, 0);  // one mask for the warp
     out.refresh(mask_at);
   }
+
+  MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
 
   MS_DEVICE void fire(bool active, u32 hook, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags, u32 arg2) {
     if (out.wants(hook))
@@ -161,6 +164,7 @@ struct ComputeHooks {
 
   MS_DEVICE void open(HookShared&) { log.open(compute_worker()); }
   MS_DEVICE void refresh() {}
+  MS_DEVICE bool wants(u32) const { return false; }  // asked before work that is done for a hook alone
   MS_DEVICE void start(u32 task, u32, u32) { log.write(MS_HOOK_START, task); }
   MS_DEVICE void complete(u32 task, u32) { log.write(MS_HOOK_COMPLETE, task); }
   MS_DEVICE void wait(u32 task, u32, u32, u32, u32) { log.write(MS_HOOK_WAIT, task); }
@@ -174,6 +178,7 @@ struct SchedulerHooks {
 
   MS_DEVICE void open(HookShared&) { log.open(scheduler_worker()); }
   MS_DEVICE void refresh() {}
+  MS_DEVICE bool wants(u32) const { return false; }  // asked before work that is done for a hook alone
   MS_DEVICE void release(bool active, u32 task, u32, u32, u32) { log.write_warp(active, MS_HOOK_RELEASE, task); }
   MS_DEVICE void ready(bool active, u32 first, u32, u32, u32) { log.write_warp(active, MS_HOOK_READY, first); }
   MS_DEVICE void assign(bool active, u32 task, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_ASSIGN, task); }

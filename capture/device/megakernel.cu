@@ -51,7 +51,7 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
     if (worker) {
       if (engine.faulty) stretch(task.task_class, work.iteration, began, deadline);
       hooks.complete(work.task, work.iteration);
-      running = outbox.send(work.task, work.iteration, source.patience);
+      running = outbox.send(work.task, task, work.iteration, source.patience);
     }
   }
   if (worker) hooks.close();

@@ -18,6 +18,7 @@ enum Op : u32 {
 };
 
 constexpr u32 ROWS = 8;  // slots that a matrix task takes through its weights at once
+constexpr u32 DEPTH = 8;  // 16-byte loads of each column that a lane has under way
 constexpr float NORM_EPSILON = 1e-5f;
 constexpr u32 REDUCE_WORDS = 16;
 
@@ -87,18 +88,28 @@ MS_DEVICE void norm(const Operands& o, const float* weight, bool add) {
   }
 }
 
-/// Two columns of weights against ROWS rows of input in shared memory; every lane gets all the sums.
+/// Two columns of weights against ROWS rows of input in shared memory; every lane gets all the sums. All loads of a
+/// piece are under way before the first is used: a warp alone has to cover the memory's latency.
 MS_DEVICE void columns2(const float* w0, const float* w1, const float* in, u32 k, float (&sum)[2][ROWS]) {
 #pragma unroll
   for (u32 s = 0; s < ROWS; s++) sum[0][s] = sum[1][s] = 0;
-#pragma unroll 4
-  for (u32 i = lane_id() * 4; i < k; i += 128) {
-    float4 a = weight4(w0 + i), b = weight4(w1 + i);
+  for (u32 base = lane_id() * 4; base < k; base += 128 * DEPTH) {
+    float4 a[DEPTH], b[DEPTH];
 #pragma unroll
-    for (u32 s = 0; s < ROWS; s++) {
-      float4 x = *reinterpret_cast<const float4*>(in + s * k + i);
-      sum[0][s] = dot(a, x, sum[0][s]);
-      sum[1][s] = dot(b, x, sum[1][s]);
+    for (u32 d = 0; d < DEPTH; d++) {
+      u32 i = min(base + d * 128, k - 4);
+      a[d] = weight4(w0 + i), b[d] = weight4(w1 + i);
+    }
+#pragma unroll
+    for (u32 d = 0; d < DEPTH; d++) {
+      u32 i = base + d * 128;
+      if (i >= k) break;
+#pragma unroll
+      for (u32 s = 0; s < ROWS; s++) {
+        float4 x = *reinterpret_cast<const float4*>(in + s * k + i);
+        sum[0][s] = dot(a[d], x, sum[0][s]);
+        sum[1][s] = dot(b[d], x, sum[1][s]);
+      }
     }
   }
 #pragma unroll
@@ -126,8 +137,10 @@ MS_DEVICE void matrix(const Operands& o, const float* in, u32 k, const float* w,
   for (u32 s0 = 0; s0 < engine.slots; s0 += ROWS) {
     u32 rows = min(ROWS, engine.slots - s0);
     if (s0) together();  // the rows before are still being read
-    for (u32 i = threadIdx.x * 4; i < ROWS * k; i += COMPUTE_THREADS * 4)
-      store4(staged + i, i < rows * k ? load4(in + s0 * k + i) : make_float4(0, 0, 0, 0));
+    const u32 at = shared_address(staged);
+    for (u32 i = threadIdx.x * 4; i < rows * k; i += COMPUTE_THREADS * 4) copy_16(at + i * 4, in + s0 * k + i);
+    for (u32 i = rows * k + threadIdx.x; i < ROWS * k; i += COMPUTE_THREADS) staged[i] = 0;
+    copies_done();
     together();
     u32 each = up ? 1 : 2;
     for (u32 n = o.task.n0 + warp * each; n < o.task.n1; n += 4 * each) {

@@ -130,6 +130,13 @@ MS_DEVICE void fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"); 
 
 MS_DEVICE void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+/// 16 bytes from device to shared memory through the second-level cache, without waiting; `copies_done` waits.
+MS_DEVICE void copy_16(u32 shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+}
+
+MS_DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 /// Host memory is only ever stored to in aligned 8-byte words: over PCIe nothing wider or read-modify-write is atomic.
 MS_DEVICE void store_host(u64* p, u64 v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");

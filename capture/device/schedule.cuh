@@ -16,11 +16,12 @@
 namespace ms {
 
 constexpr u32 MAIL_SLOTS = 8;
+constexpr u32 RELEASE_BITS = 24;   // of a mail's word for the place of its releases; the rest say how many
 constexpr u32 POLLS_PER_LOOK = 32;  // polls between two looks at the clock and at `leave`
 
 /// Between a block's compute worker and its scheduler warp: completed tasks, stamped like a hook's records.
 struct Mailbox {
-  uint4 slot[MAIL_SLOTS];  // task, iteration, 0, count from 1
+  uint4 slot[MAIL_SLOTS];  // task, iteration, its releases, count from 1
   u32 taken;               // by the scheduler
 };
 
@@ -88,20 +89,24 @@ struct Source {
         hooks.refresh();
         e = load_device_16(entry);
       } while (e.w != stamp);
+      acquire(queue);
       hooks.resume(0, iteration, 0);
+    } else {
+      acquire(queue);
     }
-    fence_device();
-    popped++;
     iteration = e.y;
-    store_device(&queue.popped.word, popped);
-    u32 depth = load_device(&queue.pushed.word) - popped;
-    if (depth >= engine.pressure) {
-      crowded = true;
-    } else if (crowded) {
-      crowded = false;
-      hooks.pressure(e.x, depth, engine.pressure, iteration);
+    if (hooks.wants(MS_HOOK_PRESSURE)) {
+      u32 depth = load_device(&queue.pushed.word) - popped;
+      if (crowded && depth < engine.pressure) hooks.pressure(e.x, depth, engine.pressure, iteration);
+      crowded = depth >= engine.pressure;
     }
     return {e.x, e.y, e.z};
+  }
+
+  /// Before anything is told: a fence waits for every store that is under way, and those to host memory take long.
+  MS_DEVICE void acquire(TaskQueue& queue) {
+    fence_device();
+    store_device(&queue.popped.word, ++popped);
   }
 
   MS_DEVICE Work advance(ComputeHooks& hooks) {
@@ -117,8 +122,9 @@ struct Source {
           hooks.wait(0, done, engine.end_dep, load_device(engine.counters + engine.end_dep) - done * wanted, wanted);
         if (!until(hooks, word, iteration, 1)) return {0, 0, 0};
         hooks.resume(0, iteration ? done : 0, iteration ? engine.end_dep : 0);
+      } else {
+        fence_device();
       }
-      fence_device();
       at = begin;
     }
     const u32 task = engine.list_task[at++], dep = engine.tasks[task].dep;
@@ -135,9 +141,10 @@ struct Source {
         hooks.wait(task, iteration, dep, counted, wanted);
         if (!until(hooks, word, base, goal)) return {0, 0, 0};
         hooks.resume(task, iteration, dep);
+      } else {
+        fence_device();
       }
     }
-    fence_device();
     if (engine.faulty) {
       u32 starve = engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task];
       if (starve) pause_ns(starve, patience.deadline);
@@ -145,12 +152,13 @@ struct Source {
     return {task, iteration, 0};
   }
 
-  /// Poll until *word - base has reached the goal. False when the run has ended instead.
+  /// Poll until *word - base has reached the goal, and fence. False when the run has ended instead.
   MS_DEVICE bool until(ComputeHooks& hooks, const u32* word, u32 base, u32 goal) {
     do {
       if (patience.out()) return false;
       hooks.refresh();
     } while (static_cast<int>(load_device(word) - base - goal) < 0);
+    fence_device();
     return true;
   }
 };
@@ -165,13 +173,13 @@ struct Outbox {
     taken_at = shared_address(&box.taken);
     sent = taken = 0;
   }
-  MS_DEVICE bool send(u32 task, u32 iteration, Patience& patience) {
+  MS_DEVICE bool send(u32 number, const Task& task, u32 iteration, Patience& patience) {
     while (sent - taken >= MAIL_SLOTS) {
       taken = load_shared(taken_at);
       if (sent - taken >= MAIL_SLOTS && patience.out()) return false;
     }
     fence_block();
-    store_shared_16(slots + (sent & (MAIL_SLOTS - 1)) * 16, task, iteration, 0, sent + 1);
+    store_shared_16(slots + (sent & (MAIL_SLOTS - 1)) * 16, number, iteration, task.release | task.releases << RELEASE_BITS, sent + 1);
     sent++;
     return true;
   }
@@ -221,54 +229,53 @@ struct Scheduler {
     bool got = __shfl_sync(FULL_WARP, mail.w == taken + 1, 0);
     if (!got) return false;
     u32 task = __shfl_sync(FULL_WARP, mail.x, 0), iteration = __shfl_sync(FULL_WARP, mail.y, 0);
+    u32 place = __shfl_sync(FULL_WARP, mail.z, 0);
     taken++;
     if (lane_id() == 0) store_shared(taken_at, taken);
     fence_device();
-    released(task, iteration);
+    released(task, iteration, place & ((1u << RELEASE_BITS) - 1), place >> RELEASE_BITS);
     return true;
   }
 
   /// Count up what a completed task releases.
-  MS_DEVICE void released(u32 task, u32 iteration) {
-    u32 begin = engine.release_ptr[task], end = engine.release_ptr[task + 1];
-    for (u32 base = begin; base < end; base += 32) {
-      bool active = base + lane_id() < end;
-      u32 dep = active ? engine.release_dep[base + lane_id()] : 0;
-      u32 wanted = engine.deps[dep].wanted;
-      u32 after = active ? atomicAdd(engine.counters + dep, 1) + 1 - iteration * wanted : 0;
-      hooks.release(active, task, iteration, dep, after);
-      u32 satisfied = __ballot_sync(FULL_WARP, active && after == wanted);
+  MS_DEVICE void released(u32 task, u32 iteration, u32 begin, u32 count) {
+    for (u32 i = lane_id(); i < (count + 31) / 32 * 32; i += 32) {
+      bool active = i < count;
+      Release r = {0, 0, 0, 0};
+      u32 after = 0;
+      if (active) {
+        uint4 words = __ldg(reinterpret_cast<const uint4*>(engine.releases + begin + i));
+        r = {words.x, words.y, words.z, words.w};
+        after = atomicAdd(engine.counters + r.dep, 1) + 1 - iteration * r.wanted;
+      }
+      u32 satisfied = __ballot_sync(FULL_WARP, active && after == r.wanted);
       if (satisfied) fence_device();
+      hooks.release(active, task, iteration, r.dep, after);
       for (; satisfied; satisfied &= satisfied - 1) {
-        u32 which = __shfl_sync(FULL_WARP, dep, __ffs(satisfied) - 1);
+        u32 lane = __ffs(satisfied) - 1;
+        u32 dep = __shfl_sync(FULL_WARP, r.dep, lane);
+        u32 first = __shfl_sync(FULL_WARP, r.first, lane), waiters = __shfl_sync(FULL_WARP, r.waiters, lane);
         u32 late = 0;
         if (engine.faulty)
-          late = engine.fault_postpone[static_cast<u64>(fault_phase(iteration)) * (engine.n_deps + 1) + which];
-        if (!late || !hold(which | IS_DEP, iteration, task, late)) announce(which, iteration, task);
+          late = engine.fault_postpone[static_cast<u64>(fault_phase(iteration)) * (engine.n_deps + 1) + dep];
+        if (!late || !hold(dep | IS_DEP, iteration, task, late)) announce(dep, first, waiters, iteration, task);
       }
     }
   }
 
-  /// A dependency takes effect: the tasks that waited on it are ready, and under the dynamic schedule assigned. They
-  /// have consecutive numbers and are of one class, but for a few dependencies.
-  MS_DEVICE void announce(u32 dep, u32 iteration, u32 releaser) {
-    u32 begin = engine.waiter_ptr[dep], end = engine.waiter_ptr[dep + 1];
+  /// A dependency takes effect: the tasks that waited on it are ready, and under the dynamic schedule assigned.
+  MS_DEVICE void announce(u32 dep, u32 first, u32 waiters, u32 iteration, u32 releaser) {
     if (engine.faulty && lane_id() == 0) store_device(engine.satisfied + dep, iteration + 1);
-    if (begin == end) return;
+    if (waiters == 0) return;
     u32 ready = device_time_low();
-    u32 first = engine.waiter_task[begin], last = engine.waiter_task[end - 1];
-    bool range = last - first == end - begin - 1 && engine.tasks[first].task_class == engine.tasks[last].task_class;
-    if (range) hooks.ready(lane_id() == 0, first, end - begin, iteration, releaser);
-    for (u32 base = begin; base < end; base += 32) {
-      bool active = base + lane_id() < end;
-      u32 task = active ? engine.waiter_task[base + lane_id()] : 0;
-      if (!range) hooks.ready(active, task, 1, iteration, releaser);
-      if (engine.dynamic) offer(active, task, iteration, ready);
-    }
+    hooks.ready(lane_id() == 0, first, waiters, iteration, releaser);
+    if (!engine.dynamic) return;
+    for (u32 i = lane_id(); i < (waiters + 31) / 32 * 32; i += 32)
+      offer(i < waiters, first + i, iteration, ready, 2 * waiters >= engine.blocks);
   }
 
   /// Lanes push a task each, except those that a fault control holds back.
-  MS_DEVICE void offer(bool active, u32 task, u32 iteration, u32 ready) {
+  MS_DEVICE void offer(bool active, u32 task, u32 iteration, u32 ready, bool wide) {
     if (engine.faulty) {
       u32 late = active ? engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task] : 0;
       for (u32 starved = __ballot_sync(FULL_WARP, late != 0); starved; starved &= starved - 1) {
@@ -277,17 +284,19 @@ struct Scheduler {
         if (put_by && lane_id() == lane) active = false;
       }
     }
-    push(active, task, iteration, ready);
+    push(active, task, iteration, ready, wide);
   }
 
-  /// The less loaded of two queues: the next in turn, and one drawn.
-  MS_DEVICE u32 choose(u32 task, u32 iteration) const {
+  /// The next queue in turn; for a few tasks, the less loaded of that and one drawn. (Looking costs as long as pushing,
+  /// and where most workers get a task anyway it finds nothing.)
+  MS_DEVICE u32 choose(u32 task, u32 iteration, bool wide) const {
     u32 draw = mix(task, iteration);
     if (engine.faulty) {
       u32 phase = fault_phase(iteration), worker = engine.fault_crowd[2 * phase], share = engine.fault_crowd[2 * phase + 1];
       if (worker < engine.blocks && draw < share && depth(worker) < engine.capacity / 2) return worker;
     }
     u32 a = (cursor + lane_id()) % engine.blocks, b = mix(draw, cursor) % engine.blocks;
+    if (wide) return a;
     return depth(b) < depth(a) ? b : a;
   }
 
@@ -296,16 +305,16 @@ struct Scheduler {
     return load_device(&q.pushed.word) - load_device(&q.popped.word);
   }
 
-  /// A queue has room for every task of an iteration, so a ticket always finds its place free.
-  MS_DEVICE void push(bool active, u32 task, u32 iteration, u32 ready) {
+  /// A queue has room for every task of an iteration, so a ticket always finds its place free. Whoever satisfied the
+  /// dependency has fenced the device before, in all lanes.
+  MS_DEVICE void push(bool active, u32 task, u32 iteration, u32 ready, bool wide) {
     u32 worker = 0, after = 0;
     if (active) {
-      worker = choose(task, iteration);
+      worker = choose(task, iteration, wide);
       TaskQueue& q = engine.queues[worker];
       u32 ticket = atomicAdd(&q.pushed.word, 1);
-      after = ticket + 1 - load_device(&q.popped.word);
+      if (hooks.wants(MS_HOOK_ASSIGN) || hooks.wants(MS_HOOK_PRESSURE)) after = ticket + 1 - load_device(&q.popped.word);
       uint4* entry = engine.entries + static_cast<u64>(worker) * engine.capacity + (ticket & (engine.capacity - 1));
-      fence_device();
       store_device_16(entry, task, iteration, ready, ticket + 1);
     }
     cursor += __popc(__ballot_sync(FULL_WARP, active));
@@ -346,9 +355,9 @@ struct Scheduler {
   /// word: of a dependency the task that satisfied it, of a task when it became ready.
   MS_DEVICE void effect(u32 what, u32 iteration, u32 word) {
     if (what & IS_DEP)
-      announce(what & ~IS_DEP, iteration, word);
+      announce(what & ~IS_DEP, engine.deps[what & ~IS_DEP].first, engine.deps[what & ~IS_DEP].waiters, iteration, word);
     else
-      push(lane_id() == 0, what, iteration, word);
+      push(lane_id() == 0, what, iteration, word, false);
   }
 
   // --- block 0 begins and ends the iterations ---------------------------------------------------------------
@@ -381,7 +390,7 @@ struct Scheduler {
       fence_system();
       store_host(engine.host + HOST_STEP, begun);
     }
-    announce(0, iteration, 0);
+    announce(0, engine.deps[0].first, engine.deps[0].waiters, iteration, 0);
   }
 
   MS_DEVICE void end_step() {

@@ -7,6 +7,7 @@ admitted), what this step does (prefill chunks). An empty batch never runs: when
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -108,6 +109,11 @@ class Plan:
     def steps(self) -> int:
         return len(self.request_set)
 
+    def told_at(self, step: int) -> list[Told]:
+        """What becomes known as `step` begins."""
+        first = bisect_left(self.told, step, key=lambda one: one.step)
+        return self.told[first : bisect_left(self.told, step + 1, key=lambda one: one.step)]
+
     def attended(self) -> NDArray[np.int64]:
         """[steps, slots] positions read by one head's attention: all up to its own, once per tile of queries."""
         tiles = -(-self.tokens.astype(np.int64) // QUERY_TILE)
@@ -177,8 +183,8 @@ class Serving:
         if not any(self._slots):
             if not self._paused and not self._waiting:
                 self._arrive(1)
-            for r in self._paused:
-                r.resume_at = self.step
+            for paused in self._paused:
+                paused.resume_at = self.step
             changed |= self._fill()
         if changed:
             self._set += 1

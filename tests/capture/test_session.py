@@ -195,8 +195,8 @@ def test_a_killed_capture_loses_at_most_the_batch_in_flight(tmp_path: Path) -> N
 
     def run() -> None:
         while not over.is_set():
-            if not pour(engine, 0, 3_000):
-                time.sleep(0.001)
+            pour(engine, 0, 1_500)
+            time.sleep(0.002)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -209,7 +209,7 @@ def test_a_killed_capture_loses_at_most_the_batch_in_flight(tmp_path: Path) -> N
             child.start()
             while not acknowledged.value and child.is_alive():
                 time.sleep(0.001)
-            time.sleep(random.Random(i).random() * 0.15)
+            time.sleep(random.Random(i).random() * 0.1)
             assert child.pid
             os.kill(child.pid, signal.SIGKILL)
             child.join()

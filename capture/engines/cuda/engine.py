@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ....store.errors import MegascopeError
-from ....store.tables import HOOK_BY_NAME, WORKERS
-from ...segment.layout import Clock, Cursor, Layout
+from ....store.tables import HOOK_BY_NAME, RING_ROW, WORKERS
+from ...segment.layout import BLOCK_HEADER, MAX_BLOCKS, Clock, Cursor, Layout, Worker
 from ...segment.writer import SegmentWriter
 from ..faults import GroundTruth
 from ..serving import Teller, Told
@@ -22,6 +22,7 @@ from .clock import TICK_NS, Pinger
 from .compilation import Hooks
 from .kernel import Megakernel
 from .memory import SegmentMemory
+from .settings import Settings
 
 EXPORTED = ("ready", "assign", "start", "complete", "wait", "resume", "release", "request", "step", "pressure")
 PINGS = 200
@@ -34,6 +35,12 @@ def exported(dynamic: bool) -> int:
     """Hooks that the kernel fires, as a mask; a static schedule assigns nothing and has no queues."""
     names = [n for n in EXPORTED if dynamic or n not in ("assign", "pressure")]
     return sum(1 << HOOK_BY_NAME[n].id for n in names)
+
+
+def ring_blocks(settings: Settings, monitors: int) -> int:
+    """Blocks of each monitor's ring, of settings.ring_mb in all."""
+    one = BLOCK_HEADER + settings.block_rows * RING_ROW.dtype.itemsize
+    return int(min(max(settings.ring_mb * 1e6 // (monitors * one), 2), MAX_BLOCKS))
 
 
 def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
@@ -66,7 +73,7 @@ class CudaEngine:
             workers=2 * kernel.blocks,
             monitors=kernel.blocks,
             block_rows=s.block_rows,
-            blocks=s.blocks,
+            blocks=ring_blocks(s, kernel.blocks),
             summary_rows=s.summary_rows,
             host_bytes=1 << 22,
             clock=Clock.GLOBALTIMER,
@@ -79,7 +86,7 @@ class CudaEngine:
         engine = {"kind": "cuda", "params": s.params(), "perturbation": kernel.perturbation()}
         self.segment = SegmentWriter.create(path, layout, side_tables=side_tables(kernel), engine=engine, record=record)
         self._mask = layout.exported if record else 0
-        self._memory = SegmentMemory(kernel.cuda, self.segment)
+        self.memory = SegmentMemory(kernel.cupy, self.segment)
         self._pinger = Pinger(kernel.host)
         self._teller = Teller(self.segment.say)
         self._told: dict[int, list[Told]] = defaultdict(list)
@@ -92,7 +99,7 @@ class CudaEngine:
     def run(self) -> str:
         """Launch, follow, end. How it ended: done, stopped or deadline."""
         self._fit_alone()
-        self.kernel.launch(Hooks.QUEUE, self._memory, mask=self._mask)
+        self.kernel.launch(Hooks.QUEUE, self.memory, mask=self._mask)
         failed = True
         try:
             self._follow()
@@ -107,12 +114,24 @@ class CudaEngine:
 
     def close(self) -> None:
         """Give the segment's memory back to the driver; the file stays."""
-        self._memory.release()
+        self.memory.release()
         self.segment.close()
 
     def truth(self) -> GroundTruth:
         """What the fault controls did. It is not in the segment."""
         return self.kernel.injector.truth()
+
+    def counts(self) -> dict[str, int]:
+        """What the run came to: steps begun, events fired, lost in queues, taken out, rows written and refused."""
+        worker, cursor = self.segment.worker, self.segment.cursor
+        return {
+            "steps": self._step,
+            "fired": int(worker[:, Worker.FIRED].sum()),
+            "lost": int(worker[:, Worker.LOST].sum()),
+            "dequeued": int(worker[:, Worker.DEQUEUED].sum()),
+            "written": int(cursor[:, Cursor.HEAD].sum()),
+            "ring_lost": int(cursor[:, Cursor.RING_LOST].sum()),
+        }
 
     def _follow(self) -> None:
         beat = fit = 0.0

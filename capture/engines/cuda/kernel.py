@@ -17,7 +17,6 @@ from ..schedule import static_schedule
 from ..serving import Serving
 from . import tables, weights
 from .compilation import Hooks, cubin
-from .libraries import Cuda
 from .memory import HostWords, SegmentMemory
 from .parameters import ENGINE, HOST_PING, LEAVE, LINE_BYTES, RUN_LINES
 from .settings import Settings
@@ -45,25 +44,25 @@ class Megakernel:
     keep_every: the logits of every that many steps are kept for a check; 0 keeps none.
     """
 
-    def __init__(self, cuda: Cuda, settings: Settings, *, keep_every: int = 0) -> None:
+    def __init__(self, cupy: Any, settings: Settings, *, keep_every: int = 0) -> None:
         tables.refuse(settings.model)
-        self.cuda, self.settings = cuda, settings
-        device = cuda.cupy.cuda.Device(0)
+        self.cupy, self.settings = cupy, settings
+        device = cupy.cuda.Device(0)
         self.architecture = f"sm_{device.compute_capability}"
         self.blocks = int(device.attributes["MultiProcessorCount"])
         self.graph = build_graph(settings.model)
         self.schedule = static_schedule(self.graph, self.blocks)
         self.plan = Serving(settings.load).plan(settings.steps)
         self.injector = Injector(settings.faults, self.graph, self.blocks, dynamic=settings.dynamic, engine="cuda")
-        self.host = HostWords(cuda, settings.steps)
-        self.stream = cuda.cupy.cuda.Stream(non_blocking=True)
+        self.host = HostWords(cupy, settings.steps)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
         self.keep_every = keep_every
         self.capacity = 1 << (self.graph.tasks - 1).bit_length()
         served = tables.serving_tables(self.plan, settings.model)
         faults = tables.fault_tables(self.injector, settings.steps)
         host = tables.graph_tables(self.graph, self.schedule) | served.arrays | faults
         host["rotary"] = weights.rotary(settings.model)
-        self.weights: dict[str, Any] = weights.draw(settings.model, settings.seed, cuda.cupy.random)
+        self.weights: dict[str, Any] = weights.draw(settings.model, settings.seed, cupy.random)
         self._arrays = {name: self._upload(values) for name, values in host.items()} | self.weights
         self._arrays |= self._scratch(served.cache_rows)
         self._cache_rows = served.cache_rows
@@ -73,10 +72,10 @@ class Megakernel:
 
     def _upload(self, values: NDArray[Any]) -> Any:
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-        return self.cuda.cupy.asarray(flat)
+        return self.cupy.asarray(flat)
 
     def _scratch(self, cache_rows: int) -> dict[str, Any]:
-        m, cp, g = self.settings.model, self.cuda.cupy, self.graph
+        m, cp, g = self.settings.model, self.cupy, self.graph
         attended = m.heads * m.head_dim
         floats = {
             "residual": m.slots * m.d_model,
@@ -112,7 +111,7 @@ class Megakernel:
     def build(self, hooks: Hooks) -> Build:
         """A build of the kernel, compiled and loaded when first asked for; never while a launch runs."""
         if hooks not in self._builds:
-            module = self.cuda.cupy.RawModule(path=str(cubin("megakernel.cu", self.architecture, hooks)))
+            module = self.cupy.RawModule(path=str(cubin("megakernel.cu", self.architecture, hooks)))
             function = module.get_function("megakernel")
             own = int(self._global(module, "shared_bytes", 4).get().view(np.uint32)[0])
             shared = own + tables.buffer_bytes(self.settings.model)
@@ -121,7 +120,7 @@ class Megakernel:
         return self._builds[hooks]
 
     def _global(self, module: Any, name: str, nbytes: int) -> Any:
-        return self.cuda.cupy.ndarray((nbytes,), np.uint8, module.get_global(name))
+        return self.cupy.ndarray((nbytes,), np.uint8, module.get_global(name))
 
     def perturbation(self) -> dict[str, Any]:
         """What recording takes of the device, and the state of its clocks."""
@@ -144,15 +143,36 @@ class Megakernel:
     ) -> None:
         """Start the kernel and return. Everything it counts begins from zero. mask: hooks to record from the start."""
         build = self.build(hooks)
-        s, m, g = self.settings, self.settings.model, self.graph
+        self.prepare(build.module, segment, dynamic=dynamic, mask=mask)
+        with self.stream:
+            build.function((self.blocks,), (THREADS[hooks],), (), shared_mem=build.shared_bytes)
+
+    def prepare(
+        self, module: Any, segment: SegmentMemory | None = None, *, dynamic: bool | None = None, mask: int = 0
+    ) -> None:
+        """Set a module's `engine` and all that it counts with. Outputs are poisoned: what nobody writes is NaN."""
         values = np.zeros((), ENGINE)
         for name, array in self._arrays.items():
             values[name] = array.data.ptr
-        own: dict[str, int] = {
+        own = self._sizes() | {"dynamic": self.settings.dynamic if dynamic is None else dynamic}
+        for name, value in (own | (segment.parameters if segment else {})).items():
+            values[name] = value
+        self.host.reset()
+        for name in ("counters", "satisfied", "queues", "entries", "run"):
+            self._arrays[name].data.memset_async(0, self._arrays[name].nbytes, self.stream)
+        for name in ("logits", "kept_logits", "act", "qkv", "heads_out"):
+            self._arrays[name].data.memset_async(0xFF, self._arrays[name].nbytes, self.stream)
+        self._line("control").set(np.array([mask], np.uint32), stream=self.stream)
+        self._global(module, "engine", ENGINE.itemsize).set(values.reshape(1).view(np.uint8), stream=self.stream)
+        self.stream.synchronize()
+
+    def _sizes(self) -> dict[str, int]:
+        s, m, g = self.settings, self.settings.model, self.graph
+        return {
             "host": self.host.words_pointer,
             "step_begun": self.host.begun_pointer,
             "limit_ns": int(s.seconds * 1e9),
-            "epoch_ns": 100_000_000,
+            "epoch_ns": int(s.epoch_ms * 1e6),
             "blocks": self.blocks,
             "n_tasks": g.tasks,
             "n_deps": g.deps,
@@ -160,7 +180,6 @@ class Megakernel:
             "end_dep": g.end,
             "steps": s.steps,
             "slots": m.slots,
-            "dynamic": s.dynamic if dynamic is None else dynamic,
             "capacity": self.capacity,
             "pressure": s.pressure,
             "faulty": bool(s.faults),
@@ -176,20 +195,11 @@ class Megakernel:
             "keep_every": self.keep_every,
             "native_slots": NATIVE_SLOTS,
         }
-        for name, value in (own | (segment.parameters if segment else {})).items():
-            values[name] = value
-        self.host.reset()
-        with self.stream:
-            for name in ("counters", "satisfied", "queues", "entries", "run"):
-                self._arrays[name].data.memset_async(0, self._arrays[name].nbytes, self.stream)
-            for name in ("logits", "kept_logits", "act", "qkv", "heads_out"):  # NaN: what nobody writes shows
-                self._arrays[name].data.memset_async(0xFF, self._arrays[name].nbytes, self.stream)
-            self._line("control").set(np.array([mask], np.uint32), stream=self.stream)
-            self._global(build.module, "engine", ENGINE.itemsize).set(
-                values.reshape(1).view(np.uint8), stream=self.stream
-            )
-            self.stream.synchronize()
-            build.function((self.blocks,), (THREADS[hooks],), (), shared_mem=build.shared_bytes)
+
+    @property
+    def native_log(self) -> tuple[int, int]:
+        """Device address of the compiler-native records, and slots of each worker."""
+        return int(self._arrays["native"].data.ptr), NATIVE_SLOTS
 
     def _line(self, name: str) -> Any:
         at = RUN_LINES.index(name) * LINE_BYTES // 4
@@ -200,14 +210,14 @@ class Megakernel:
         """Whether the launch goes on. Raises MegascopeError when it has failed."""
         try:
             return not self.stream.done
-        except self.cuda.cupy.cuda.runtime.CUDARuntimeError as e:
+        except self.cupy.cuda.runtime.CUDARuntimeError as e:
             raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
 
     def wait(self) -> str:
         """Until the launch has ended; how: done, stopped or deadline."""
         try:
             self.stream.synchronize()
-        except self.cuda.cupy.cuda.runtime.CUDARuntimeError as e:
+        except self.cupy.cuda.runtime.CUDARuntimeError as e:
             raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
         return LEAVE[int(self._line("leave").get()[0])]
 
@@ -220,7 +230,7 @@ class Megakernel:
 
     @cached_property
     def _clock(self) -> Any:
-        return self.cuda.cupy.RawModule(path=str(cubin("clock.cu", self.architecture)))
+        return self.cupy.RawModule(path=str(cubin("clock.cu", self.architecture)))
 
     # --- results ------------------------------------------------------------------------------------------------
 

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ....store.errors import MegascopeError
 
-
-class Cuda(NamedTuple):
-    """cupy for arrays, modules and streams; pycuda's driver for host memory, on cupy's primary context."""
-
-    cupy: Any
-    driver: Any
-    context: Any
+_WHAT = "cannot start the cuda engine"
 
 
-def libraries() -> Cuda:
-    """Raises MegascopeError when cupy, pycuda or a device is missing."""
+def library() -> Any:
+    """cupy, with device 0 in use.
+
+    Raises MegascopeError when cupy or a device is missing, or the device cannot address host memory as the host does.
+    """
     try:
         import cupy
     except ImportError as e:
-        raise _missing("cupy", e) from e
-    try:
-        import pycuda.driver as driver
-    except ImportError as e:
-        raise _missing("pycuda", e) from e
+        raise MegascopeError(_WHAT, f"the cuda engine needs cupy: {e}", "pip install 'megascope[gpu]'") from e
     try:
         if cupy.cuda.runtime.getDeviceCount() == 0:
-            raise MegascopeError("cannot start the cuda engine", "there is no CUDA device", "use the demo engine")
-        cupy.cuda.Device(0).use()
-        cupy.zeros(1)  # makes the primary context
-        driver.init()
-        context = driver.Device(0).retain_primary_context()
-    except (cupy.cuda.runtime.CUDARuntimeError, driver.Error) as e:
-        raise MegascopeError("cannot start the cuda engine", str(e), "check nvidia-smi, or use the demo engine") from e
-    context.push()
-    return Cuda(cupy, driver, context)
-
-
-def _missing(name: str, e: ImportError) -> MegascopeError:
-    return MegascopeError("cannot start the cuda engine", f"it needs {name}: {e}", "pip install 'megascope[gpu]'")
+            raise MegascopeError(_WHAT, "there is no CUDA device", "use the demo engine")
+        device = cupy.cuda.Device(0)
+        device.use()
+        addresses_alike = device.attributes["CanUseHostPointerForRegisteredMem"]
+    except cupy.cuda.runtime.CUDARuntimeError as e:
+        raise MegascopeError(_WHAT, str(e), "check nvidia-smi, or use the demo engine") from e
+    if not addresses_alike:
+        raise MegascopeError(_WHAT, "the device cannot use the host's addresses for registered memory")
+    if int(device.compute_capability) < 90:
+        raise MegascopeError(_WHAT, f"the device is of compute capability {device.compute_capability}, below 9.0")
+    return cupy

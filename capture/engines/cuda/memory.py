@@ -1,4 +1,7 @@
-"""Host memory that the device writes to: the segment, registered; and a page of the engine's own."""
+"""Host memory that the device writes to: the segment, registered; and words of the engine's own.
+
+With unified addressing the device uses the host's addresses for both.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....store.errors import MegascopeError
 from ...segment.writer import SegmentWriter
-from .libraries import Cuda
 from .parameters import HOST_STEP, HOST_STOP
+
+_PORTABLE, _MAPPED = 1, 2
+"""Flags of cudaHostRegister."""
 
 
 class HostWords:
     """Pinned words that host and device share: orders to the kernel, the step it is in, when each step began."""
 
-    def __init__(self, cuda: Cuda, steps: int) -> None:
-        flags = cuda.driver.host_alloc_flags.DEVICEMAP
-        self.words: NDArray[np.uint64] = cuda.driver.pagelocked_zeros(512, np.uint64, mem_flags=flags)
-        self.begun: NDArray[np.uint64] = cuda.driver.pagelocked_zeros(steps, np.uint64, mem_flags=flags)
-        self.words_pointer = _pointer(self.words)
-        self.begun_pointer = _pointer(self.begun)
+    def __init__(self, cupy: Any, steps: int) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory((512 + steps) * 8)
+        words: NDArray[np.uint64] = np.frombuffer(self._memory, np.uint64, 512 + steps)
+        words[:] = 0
+        self.words, self.begun = words[:512], words[512:]
+        self.words_pointer, self.begun_pointer = self.words.ctypes.data, self.begun.ctypes.data
 
     def reset(self) -> None:
         """Before a launch: nothing asked, nothing begun."""
@@ -42,11 +48,14 @@ class SegmentMemory:
     While a kernel runs, unregistering blocks until it ends: release it after the launch's end only.
     """
 
-    def __init__(self, cuda: Cuda, segment: SegmentWriter) -> None:
-        flags = cuda.driver.mem_host_register_flags
-        self._registered = cuda.driver.register_host_memory(segment.bytes, flags=flags.DEVICEMAP | flags.PORTABLE)
-        base = _pointer(self._registered)
-        lay = segment.layout
+    def __init__(self, cupy: Any, segment: SegmentWriter) -> None:
+        self._runtime, self._bytes, lay = cupy.cuda.runtime, segment.bytes, segment.layout
+        base = self._bytes.ctypes.data
+        try:
+            self._runtime.hostRegister(base, self._bytes.nbytes, _PORTABLE | _MAPPED)
+        except self._runtime.CUDARuntimeError as e:
+            why = f"the driver does not register it: {e}"
+            raise MegascopeError(f"cannot use segment {segment.path}", why, "put it in /dev/shm") from e
         self.parameters = {
             "cursors": base + lay.cursor_offset,
             "workers": base + lay.worker_offset,
@@ -64,9 +73,4 @@ class SegmentMemory:
         }
 
     def release(self) -> None:
-        self._registered.base.unregister()
-
-
-def _pointer(array: Any) -> int:
-    """The device's address of mapped host memory."""
-    return int(array.base.get_device_pointer())
+        self._runtime.hostUnregister(self._bytes.ctypes.data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 _POINTERS = """
-    tasks deps release_ptr release_dep waiter_ptr waiter_task list_ptr list_task
+    tasks deps releases list_ptr list_task
     request position cache_row forced_token request_set event_ptr event
     fault_phase fault_factor fault_postpone fault_starve fault_crowd
     counters satisfied queues entries run
@@ -44,10 +44,15 @@ TASK = np.dtype(
         ("layer", "<u2"),
         ("n0", "<u4"),
         ("n1", "<u4"),
-        ("reserved", "<u4", (2,)),
+        ("release", "<u4"),
+        ("releases", "<u4"),
     ]
 )
 """`struct Task`."""
 NO_SLOT = 0xFFFF
-DEPENDENCY = np.dtype([("wanted", "<u4"), ("kind", "<u4")])
+DEPENDENCY = np.dtype([("wanted", "<u4"), ("kind", "<u4"), ("first", "<u4"), ("waiters", "<u4")])
 """`struct Dependency`."""
+RELEASE = np.dtype([("dep", "<u4"), ("wanted", "<u4"), ("first", "<u4"), ("waiters", "<u4")])
+"""`struct Release`."""
+RELEASE_BITS = 24
+"""Of a mail's word for the place of a task's releases; the other 8 say how many."""

@@ -61,7 +61,8 @@ def logits(
 
 
 def _norm(x: F64, weight: F64) -> F64:
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + NORM_EPSILON) * weight
+    rms: F64 = np.sqrt((x * x).mean(axis=-1, keepdims=True) + NORM_EPSILON)
+    return x / rms * weight
 
 
 def _rotate(x: F64, position: NDArray[Any]) -> F64:

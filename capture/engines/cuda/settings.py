@@ -23,7 +23,7 @@ class Settings:
     """A run: the model and its load, the schedule, the segment's sizes, and faults to inject.
 
     steps: decode steps to run. seconds: the device-side deadline. pressure: queue depth that counts as pressure.
-    blocks, block_rows, policy: of each monitor's event ring. pace_us: least time from one step to the next.
+    ring_mb: size of all event rings together. block_rows, summary_rows, policy: of each monitor.
     """
 
     model: Model = MODEL
@@ -33,7 +33,7 @@ class Settings:
     seconds: float = 60.0
     seed: int = 1
     pressure: int = 4
-    blocks: int = 64
+    ring_mb: float = 256.0
     block_rows: int = 512
     summary_rows: int = 512
     epoch_ms: float = 100.0
@@ -50,6 +50,7 @@ class Settings:
             ("steps", 1, 1 << 20),
             ("seconds", 0.001, 3600),
             ("pressure", 1, 1 << 20),
+            ("ring_mb", 0.25, 1 << 16),
             ("epoch_ms", 1, 1e6),
         ):
             if not low <= getattr(self, name) <= high:
@@ -71,8 +72,8 @@ class Settings:
     @classmethod
     def parse(cls, spec: str) -> Settings:
         """From `k=v,…`. Raises Usage for an unknown key, a value of the wrong type, or sizes that do not fit."""
-        own = {f.name: type(f.default) for f in fields(cls) if f.name not in ("model", "load", "faults")}
-        types = own | {k: type(getattr(MODEL, k)) for k in _MODEL_KEYS} | {k: _load_type(k) for k in _LOAD_KEYS}
+        own = {f.name: _type(cls, f.name) for f in fields(cls) if f.name not in ("model", "load", "faults")}
+        types = own | {k: _type(Model, k) for k in _MODEL_KEYS} | {k: _type(Load, k) for k in _LOAD_KEYS}
         given: dict[str, Any] = {}
         faults = []
         for part in spec.split(","):
@@ -99,5 +100,6 @@ class Settings:
         return cls(model, load, faults=Faults(tuple(faults)), **{k: given[k] for k in own if k in given})
 
 
-def _load_type(key: str) -> type:
-    return type(getattr(Load(1, 2), key))
+def _type(cls: Any, name: str) -> type:
+    default: object = next(f.default for f in fields(cls) if f.name == name)
+    return type(default)

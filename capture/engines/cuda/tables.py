@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from ....store.errors import Usage
 from ....store.tables import REQUESTS
-from ..faults import Injector
+from ..faults import Active, Injector
 from ..graph import Graph, Op
 from ..model import Model
 from ..schedule import Schedule
 from ..serving import Plan
-from .parameters import DEPENDENCY, NO_SLOT, TASK
+from .parameters import DEPENDENCY, NO_SLOT, RELEASE, RELEASE_BITS, TASK
 
 U32 = NDArray[np.uint32]
 SAMPLED = 0xFFFF_FFFF
@@ -57,22 +57,44 @@ def task_table(graph: Graph) -> NDArray[np.void]:
     out["layer"] = np.maximum(graph.layer, 0)
     out["n0"] = np.where(graph.op == Op.ATTN, graph.head, np.maximum(graph.n0, 0))
     out["n1"] = np.maximum(graph.n1, 0)
+    out["release"], out["releases"] = graph.release_ptr[:-1], np.diff(graph.release_ptr)
+    return out
+
+
+def dependency_table(graph: Graph) -> NDArray[np.void]:
+    """[deps + 1] counters with their waiters, which the graph numbers consecutively and which are of one class."""
+    out = np.zeros(graph.deps + 1, DEPENDENCY)
+    out["wanted"], out["kind"] = graph.wanted, graph.dep_kind
+    for dep in range(graph.deps + 1):
+        waiters = graph.waiters(dep)
+        if len(waiters):
+            alike = len(set(graph.task_class[waiters].tolist())) == 1
+            if not alike or not np.array_equal(waiters, np.arange(waiters[0], waiters[0] + len(waiters))):
+                raise ValueError(f"the waiters of {graph.dep_name(dep)} are no run of one class")
+            out["first"][dep], out["waiters"][dep] = waiters[0], len(waiters)
+    return out
+
+
+def release_table(graph: Graph, deps: NDArray[np.void]) -> NDArray[np.void]:
+    """What tasks count up, in the order of graph.release_dep. Raises Usage when a task releases too many."""
+    if len(graph.release_dep) >= 1 << RELEASE_BITS or np.diff(graph.release_ptr).max() >= 1 << (32 - RELEASE_BITS):
+        raise Usage("cannot run this model on the cuda engine", "a task releases too many dependencies", "make tiles smaller")
+    out = np.zeros(len(graph.release_dep), RELEASE)
+    out["dep"] = graph.release_dep
+    for name in ("wanted", "first", "waiters"):
+        out[name] = deps[name][graph.release_dep]
     return out
 
 
 def graph_tables(graph: Graph, schedule: Schedule | None) -> dict[str, NDArray[Any]]:
     """Arrays by the name of their parameter. Without a schedule the lists are empty."""
-    deps = np.zeros(graph.deps + 1, DEPENDENCY)
-    deps["wanted"], deps["kind"] = graph.wanted, graph.dep_kind
+    deps = dependency_table(graph)
     lists = schedule.list_ptr if schedule else np.zeros(1, np.int64)
     listed = schedule.list_task if schedule else np.zeros(1, np.int32)
     return {
         "tasks": task_table(graph),
         "deps": deps,
-        "release_ptr": graph.release_ptr.astype("<u4"),
-        "release_dep": graph.release_dep.astype("<u4"),
-        "waiter_ptr": graph.waiter_ptr.astype("<u4"),
-        "waiter_task": graph.waiter_task.astype("<u4"),
+        "releases": release_table(graph, deps),
         "list_ptr": lists.astype("<u4"),
         "list_task": listed.astype("<u4"),
     }
@@ -157,7 +179,7 @@ def cache_rows(request: NDArray[np.uint32]) -> tuple[U32, int]:
 def fault_tables(injector: Injector, steps: int) -> dict[str, NDArray[Any]]:
     """The controls by phase: a phase is a run of steps in which the same ones are in force."""
     phase = np.zeros(steps, np.uint32)
-    active = []
+    active: list[Active] = []
     for step in range(steps):
         now = injector.active(step)
         if not active or active[-1] is not now:

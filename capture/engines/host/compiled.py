@@ -5,8 +5,6 @@ between functions, with their shapes and reference counts, made the same code fi
 ten times.
 """
 
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
-
 from __future__ import annotations
 
 import hashlib
@@ -20,6 +18,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_numba: Any = numba
+_types: Any = types
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
@@ -37,30 +37,31 @@ def _cache() -> str:
 
 def compiled(function: _F) -> _F:
     """A function that compiled code calls: compiled once, whichever of its arguments are constants."""
-    out: Any = numba.njit(**_OPTIONS)(function)
+    out: Any = _numba.njit(**_OPTIONS)(function)
     template = out.get_call_template
     # Numba would compile it anew for every constant that a caller writes as an argument.
-    out.get_call_template = lambda args, kws: template([types.unliteral(a) for a in args], kws)
+    out.get_call_template = lambda args, kws: template([_types.unliteral(a) for a in args], kws)
     return cast(_F, out)
 
 
 def entry(function: _F) -> _F:
     """A function that Python calls: compiled at its first call on this machine, then loaded."""
-    before = numba.config.CACHE_DIR
+    before = _numba.config.CACHE_DIR
     if not os.environ.get("NUMBA_CACHE_DIR"):
-        numba.config.CACHE_DIR = _cache()
+        _numba.config.CACHE_DIR = _cache()
     try:
-        out: _F = numba.njit(cache=True, **_OPTIONS)(function)
+        out: _F = _numba.njit(cache=True, **_OPTIONS)(function)
     finally:
-        numba.config.CACHE_DIR = before
+        _numba.config.CACHE_DIR = before
     return out
 
 
-@intrinsic  # type: ignore[misc]
-def words(_context, address):
-    """The int64 words at an address."""
-
-    def generate(_, builder, __, arguments):
+def _words(_context: Any, _address: Any) -> Any:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.intp_t.as_pointer())
 
-    return types.CPointer(types.int64)(types.intp), generate if address else generate
+    return _types.CPointer(_types.int64)(_types.intp), generate
+
+
+words: Any = intrinsic(_words)
+"""In compiled code: the int64 words at an address, to be indexed."""

@@ -31,7 +31,7 @@ DONE, RESUMED, ARRIVED, NOTIFIED, OFFERED, STEP_ENDED, STEP_BEGUN = range(7)
 @compiled
 def rekey(p, w):
     """How loaded a worker is, with its id in the low bits: the least of these is whom `assign` chooses."""
-    me = worker_at(p, w)
+    me = worker_at(w)
     busy = 0 if p[me + c.STATE] == c.IDLE else 1
     p[p[c.KEY_AT] + w] = (2 * p[me + c.QLEN] + busy) << 16 | w
 
@@ -41,10 +41,10 @@ def choose(p, task, rank):
     """The worker that gets a task: the least loaded of its rank, by id among equals. -1 when every queue is full."""
     over = p[c.OVER_WORKER]
     if over >= 0:
-        there = worker_at(p, over)
-        if p[there + c.RANK] == rank and p[there + c.QLEN] < p[c.CAPACITY]:
-            if drawn(p, FOR_OVER, task, p[c.STEP]) < p[c.OVER_SHARE]:
-                return over
+        there = worker_at(over)
+        room = p[there + c.RANK] == rank and p[there + c.QLEN] < p[c.CAPACITY]
+        if room and drawn(p, FOR_OVER, task, p[c.STEP]) < p[c.OVER_SHARE]:
+            return over
     first = p[c.KEY_AT] + rank * p[c.WORKERS]
     least = p[first]
     for i in range(first + 1, first + p[c.WORKERS]):
@@ -65,7 +65,7 @@ def assign(p, t, w, task):
         p[p[c.OVERFLOW_AT] + rank * p[c.TASKS] + at] = task
         p[kept + 1] += 1
         return
-    there, capacity = worker_at(p, target), p[c.CAPACITY]
+    there, capacity = worker_at(target), p[c.CAPACITY]
     depth = p[there + c.QLEN] + 1
     p[p[c.QUEUE_AT] + target * capacity + (p[there + c.QHEAD] + depth - 1) % capacity] = task
     p[there + c.QLEN] = depth

@@ -23,6 +23,8 @@ from .sinks import Sink
 from .spec import Spec
 from .state import I64
 
+_run: Callable[[int, int], int] = simulate.run
+
 T_ZERO = 1_000_000
 """Virtual time begins here, so that no time is 0, which stands for "not known"."""
 WAKE_NS = 240
@@ -36,8 +38,8 @@ PLANNED = 64
 PUBLISH_S = 0.005
 """Rows wait no longer than this (real) to be published; readers are promised 10 ms."""
 NAP_S = 0.0005
-LAST_WAIT_S = 5.0
-"""At the end, how long to wait for a drainer that makes no room before the rest is given up (and counted)."""
+PATIENCE_S = 3.0
+"""After a stop is asked for: how long to wait for a drainer that makes no room before the rest is given up."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,26 @@ def exported_hooks(spec: Spec) -> int:
     return sum(1 << h.id for h in HOOK_BY_NAME.values() if h.name not in absent)
 
 
+class _Patience:
+    """How long to wait for a drainer: without end while the run goes on, PATIENCE_S without progress after a stop."""
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self._stop = stop
+        self._since: float | None = None
+
+    def stopping(self) -> bool:
+        if self._since is None and self._stop():
+            self._since = time.monotonic()
+        return self._since is not None
+
+    def renew(self) -> None:
+        if self._since is not None:
+            self._since = time.monotonic()
+
+    def over(self) -> bool:
+        return self.stopping() and time.monotonic() - (self._since or 0.0) > PATIENCE_S
+
+
 class HostEngine:
     """One run of a spec. Make it, give `tables` to a segment, then `run` it into a sink.
 
@@ -89,16 +111,29 @@ class HostEngine:
         self._account = Account(self.monitor, self.epoch_ns, T_ZERO)
         self._serving = Serving(spec.load)
         self._plan: Plan | None = None
-        self._attended = np.empty(0)
+        self._attended = np.empty((0, 0), np.int64)
         self._active: Active | None = None
         self._step = -1
         self._begun_ns = 0
         self._published = 0.0
-        self._started = 0.0
+
+    @property
+    def t(self) -> int:
+        """Virtual time, ns."""
+        return int(self._sim.misc[state.T_NOW])
+
+    @property
+    def step(self) -> int:
+        """The iteration that goes on, -1 before the first."""
+        return self._step
 
     def tables(self) -> dict[str, pa.Table]:
         """The compiler's side tables of this run."""
         return compiler_tables(self.graph, self.spec.workers, self.schedule, self.monitor)
+
+    def load(self) -> None:
+        """Load the compiled simulation, so that `run` starts at once. About 10 s the first time on a machine."""
+        simulate.load()
 
     def run(self, sink: Sink, stop: Callable[[], bool] = lambda: False) -> Result:
         """Execute until the steps are done, the sink says stop or `stop()` does; then close what is open.
@@ -107,32 +142,31 @@ class HostEngine:
         """
         misc, spec = self._sim.misc, self.spec
         teller = Teller(sink.say)
+        patience = _Patience(lambda: stop() or sink.stopped)
         self._latch(sink)
-        self._started = self._published = time.monotonic()
+        started = self._published = time.monotonic()
         until = 1 << 62
-        while not (stop() or sink.stopped):
+        # A step whose batch has been told is begun, so that nothing is told that was not.
+        while misc[state.LOADED] or not patience.stopping():
             if spec.pace:
-                until = T_ZERO + int((time.monotonic() - self._started) * 1e9 * spec.pace)
-            why = int(simulate.run(self._sim.address, until))
+                until = T_ZERO + int((time.monotonic() - started) * 1e9 * spec.pace)
+            why = _run(self._sim.address, until)
             if why == simulate.FINISHED:
                 break
             if why == simulate.NEED_STEP:
                 self._load_step(teller)
             elif why == simulate.EPOCH:
-                self._close_epoch(sink, stop)
+                self._close_epoch(sink, patience)
             elif why == simulate.STUCK:
                 raise MegascopeError("the host engine cannot go on", f"step {self._step} waits for itself", "report it")
             elif why == simulate.PACED:
                 time.sleep(NAP_S)
             if why == simulate.STAGE_FULL or time.monotonic() - self._published > PUBLISH_S:
-                self._publish(sink, stop)
-        deadline = time.monotonic() + LAST_WAIT_S
-        self._publish(sink, lambda: time.monotonic() > deadline)
-        self._cut(sink, int(misc[state.T_NOW]) + 1, lambda: time.monotonic() > deadline)
-        done = misc[state.LOADED] == 0 and misc[state.STEPS_LEFT] == 0
+                self._publish(sink, patience)
+        self._publish(sink, patience)
+        self._cut(sink, int(misc[state.T_NOW]) + 1, patience)
         if self._step >= 0:
-            if done:
-                self.injector.ran(self._step, self._begun_ns, int(misc[state.T_NOW]))
+            self.injector.ran(self._step, self._begun_ns, int(misc[state.T_NOW]))
             teller.end(self._step)
         return self._result()
 
@@ -168,8 +202,7 @@ class HostEngine:
         sim.rows[:count, 2] = plan.row_state[rows]
         misc[state.ROWS], misc[state.STEP] = count, self._step
         self._inject()
-        told = plan.told_at(self._step)
-        teller.begin(self._step, t, told)
+        teller.begin(self._step, t, plan.told_at(self._step))
         misc[state.LOADED] = 1
 
     def _inject(self) -> None:
@@ -186,17 +219,17 @@ class HostEngine:
 
     # --- the monitors ------------------------------------------------------------------------------------------
 
-    def _publish(self, sink: Sink, give_up: Callable[[], bool]) -> None:
+    def _publish(self, sink: Sink, patience: _Patience) -> None:
         """A pass of every monitor: take what workers have queued, write it, show the words."""
         sim = self._sim
         for monitor in np.nonzero(sim.fill)[0].tolist():
-            self._drain(sink, monitor, give_up)
+            self._drain(sink, monitor, patience)
         sim.misc[state.FULLEST] = 0
         self._show(sink)
         self._latch(sink)
         self._published = time.monotonic()
 
-    def _drain(self, sink: Sink, monitor: int, give_up: Callable[[], bool]) -> None:
+    def _drain(self, sink: Sink, monitor: int, patience: _Patience) -> None:
         rows = self._sim.stage[monitor, : self._sim.fill[monitor]].view(np.uint64)
         done = 0
         while done < len(rows):
@@ -205,7 +238,8 @@ class HostEngine:
                 sink.write(monitor, rows[done : done + n])
                 self._account.took(rows[done : done + n], n)
                 done += n
-            elif sink.waits and not (give_up() or sink.stopped and give_up is not self._never):
+                patience.renew()
+            elif sink.waits and not patience.over():
                 self._show(sink)
                 time.sleep(NAP_S)
             else:
@@ -236,15 +270,15 @@ class HostEngine:
     def _lost(self) -> I64:
         return self._sim.worker[:, state.LOST : state.LOST + 16]
 
-    def _close_epoch(self, sink: Sink, stop: Callable[[], bool]) -> None:
+    def _close_epoch(self, sink: Sink, patience: _Patience) -> None:
         """The next event is of a later epoch: cut every worker's interval at that epoch's begin."""
-        self._publish(sink, stop)
+        self._publish(sink, patience)
         sim = self._sim
         epoch = int(sim.memory[sim.misc[state.HEAP_AT]]) // self.epoch_ns
-        self._cut(sink, epoch * self.epoch_ns, stop if sink.waits else None)
+        self._cut(sink, epoch * self.epoch_ns, patience)
         sim.misc[state.NEXT_EPOCH] = (epoch + 1) * self.epoch_ns
 
-    def _cut(self, sink: Sink, t: int, give_up: Callable[[], bool] | None) -> None:
+    def _cut(self, sink: Sink, t: int, patience: _Patience | None) -> None:
         """Close intervals at t. Where records have no room, the interval stays open and spans the next epoch too."""
         if not self._sim.misc[state.MASK] and not self._account.dequeued.any():
             for monitor in range(len(self._sim.fill)):
@@ -253,7 +287,7 @@ class HostEngine:
         for monitor in range(len(self._sim.fill)):
             records = self._account.records(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
             while not (kept := sink.keep(monitor, records)):
-                if give_up is None or give_up():
+                if patience is None or not sink.waits or patience.over():
                     break
                 self._show(sink)
                 time.sleep(NAP_S)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..graph import CONTROL
 from . import state as c
 from .compiled import compiled
 
@@ -32,7 +33,7 @@ def drawn(p, purpose, a, b):
 
 
 @compiled
-def worker_at(p, w):
+def worker_at(w):
     return c.MISC_WORDS + w * c.WORKER_WORDS
 
 
@@ -63,7 +64,7 @@ def fire(p, w, t, hook, task, aux, request_step, dep_comm, tile_class, peer, kin
     """Worker w fires a hook. task: its generation. The arguments from request_step on are halves of the row's words."""
     if (p[c.MASK] >> hook) & 1 == 0:
         return
-    me = worker_at(p, w)
+    me = worker_at(w)
     seq = p[me + c.SEQ] + 1
     p[me + c.SEQ] = seq
     if p[c.LOSE] > 0 and drawn(p, FOR_LOSS, w, seq >> BURST) < p[c.LOSE]:
@@ -105,10 +106,10 @@ def fire_comm(p, w, t, hook, task, aux, dep):
 
 @compiled
 def fire_dep(p, w, t, hook, task, aux, dep):
-    """A row about a task and a dep: ready, release, wait, resume; without a task, of the worker itself."""
-    what, who = 0, p[worker_at(p, w) + c.WAIT_STEP] << 32
+    """A row about a task and a dep: ready, release, wait, resume. task 0: of the worker itself; dep 0: for work."""
+    what, who = 0, p[worker_at(w) + c.WAIT_STEP] << 32
     if task > 0:
         what, who = p[task_at(p, task) + c.TILE_CLASS], request_of(p, task)
         task |= p[c.STEP] << 32
-    kind = p[dep_at(p, dep) + c.D_KIND]
+    kind = p[dep_at(p, dep) + c.D_KIND] if dep > 0 else CONTROL
     fire(p, w, t, hook, task, aux, who, dep, what, PEER_NONE, kind, 0)

@@ -9,8 +9,6 @@ a t not below the one before, and a row is fired in the epoch of its t.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..graph import COMMUNICATION, SHORT_NS
 from . import fire as f
 from . import state as c
@@ -59,7 +57,7 @@ def duration(p, task):
 @compiled
 def wait(p, t, w, task, dep, state):
     """Worker w begins to wait: the now record and the row. task 0: for work; dep 0: nothing that has a counter."""
-    me, this = worker_at(p, w), dep_at(p, dep)
+    me, this = worker_at(w), dep_at(p, dep)
     seen, wanted = p[this + c.D_COUNTER], p[this + c.D_WANTED]
     if dep == 0:
         seen, wanted = 0, 1
@@ -80,7 +78,7 @@ def wait(p, t, w, task, dep, state):
 @compiled
 def waiting_row(p, t, w, hook, aux):
     """The row that begins or ends a worker's wait."""
-    me = worker_at(p, w)
+    me = worker_at(w)
     task, dep = p[me + c.WAIT_TASK] & f.LOW, p[me + c.WAIT_DEP]
     if p[dep_at(p, dep) + c.D_KIND] == COMMUNICATION:
         fire_comm(p, w, t, hook, task, aux, dep)
@@ -91,7 +89,7 @@ def waiting_row(p, t, w, hook, aux):
 @compiled
 def resume(p, t, w):
     """The wait is over: the row, and the now record cleared."""
-    me = worker_at(p, w)
+    me = worker_at(w)
     waiting_row(p, t, w, f.RESUME, p[me + c.WAIT_T])
     p[me + c.WAIT_DEP] = -1
 
@@ -99,7 +97,7 @@ def resume(p, t, w):
 @compiled
 def begin(p, t, w, task, since):
     """Start a task whose dep is satisfied; a receive first waits for what its peers send. since: t of that wait."""
-    me, this = worker_at(p, w), task_at(p, task)
+    me, this = worker_at(w), task_at(p, task)
     p[me + c.CURRENT] = task
     arrival = p[this + c.T_BLOCKING]
     if arrival > 0:
@@ -119,7 +117,7 @@ def begin(p, t, w, task, since):
 @compiled
 def take(p, t, w, task):
     """Begin a task of a static list, unless it is starved."""
-    me, held = worker_at(p, w), p[task_at(p, task) + c.T_STARVE]
+    me, held = worker_at(w), p[task_at(p, task) + c.T_STARVE]
     if held > 0:
         p[me + c.CURRENT] = task
         p[me + c.STATE] = c.HELD
@@ -131,7 +129,7 @@ def take(p, t, w, task):
 @compiled
 def next_task(p, t, w):
     """What a worker does when it is free: the next of its list or queue, or wait."""
-    me = worker_at(p, w)
+    me = worker_at(w)
     if p[c.DYNAMIC]:
         depth = p[me + c.QLEN] - 1
         if depth < 0:
@@ -176,7 +174,7 @@ def satisfied(p, t, w, dep, by):
     if dep == p[c.END]:
         push(p, t + p[c.WAKE], STEP_ENDED << 48)
     if p[this + c.D_KIND] != COMMUNICATION:
-        rank = p[worker_at(p, w) + c.RANK]
+        rank = p[worker_at(w) + c.RANK]
         ready(p, t, w, dep, rank, by)
         if p[c.DYNAMIC]:
             offer(p, t, w, dep, rank)
@@ -184,7 +182,7 @@ def satisfied(p, t, w, dep, by):
     p[this + c.D_FIRST] = -1
     while waiting >= 0:
         push(p, t + p[c.WAKE], RESUMED << 48 | waiting)
-        waiting = p[worker_at(p, waiting) + c.NEXT]
+        waiting = p[worker_at(waiting) + c.NEXT]
 
 
 @compiled
@@ -206,7 +204,7 @@ def count_up(p, t, w, dep, by):
 @compiled
 def complete(p, t, w):
     """A task is done: what it sends is on its way to every peer, what it releases is counted."""
-    me = worker_at(p, w)
+    me = worker_at(w)
     task = p[me + c.CURRENT]
     this = task_at(p, task)
     lands = t
@@ -225,7 +223,7 @@ def complete(p, t, w):
 @compiled
 def wake(p, t, w):
     """A worker's wait, or the time for which a task was held, is over."""
-    me = worker_at(p, w)
+    me = worker_at(w)
     was, task, since = p[me + c.STATE], p[me + c.CURRENT], p[me + c.WAIT_T]
     if was == c.HELD:
         begin(p, t, w, task, t)
@@ -243,7 +241,7 @@ def wake(p, t, w):
 def step_end(p, t):
     """Rank 0's first worker ends the iteration. Every worker waits by now."""
     resume(p, t, 0)
-    p[worker_at(p, 0) + c.STATE] = c.IN_CONTROL
+    p[worker_at(0) + c.STATE] = c.IN_CONTROL
     rekey(p, 0)
     fire(p, 0, t, f.STEP, 0, p[c.STEP_T], f.batch(p), 0, 0, f.PEER_NONE, 0, f.ENDS)
     p[c.STEPS_LEFT] -= 1
@@ -262,7 +260,7 @@ def begin_all(p, t):
 def step_begin(p, t, rank):
     """A rank's first worker begins the iteration: its first tasks are ready."""
     w = rank * p[c.WORKERS]
-    me = worker_at(p, w)
+    me = worker_at(w)
     if p[me + c.WAIT_DEP] >= 0:
         resume(p, t, w)
     p[me + c.STATE] = c.IN_CONTROL
@@ -280,7 +278,7 @@ def step_begin(p, t, rank):
     else:
         p[me + c.POSITION] = 0
         for i in range(w + 1, w + p[c.WORKERS]):
-            p[worker_at(p, i) + c.POSITION] = 0
+            p[worker_at(i) + c.POSITION] = 0
             push(p, t + p[c.WAKE], RESUMED << 48 | i)
     next_task(p, t, w)
 
@@ -371,3 +369,8 @@ def run(address, until):
             step_end(p, t)
         else:
             step_begin(p, t, low)
+
+
+def load():
+    """Compile `run`, or load it from the cache."""
+    run.compile("int64(int64, int64)")

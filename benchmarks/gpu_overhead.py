@@ -1,0 +1,286 @@
+"""What recording costs on a GPU: slowdown of the megakernel, cycles per firing, rows per second to host memory.
+
+    python benchmarks/gpu_overhead.py [--out FILE.json] [--rounds N] [k=v,…]
+
+Variants of one kernel run interleaved, round by round, in one process: hooks compiled out, compiled in and detached,
+recording every hook (with a drainer in a process of its own, and with nobody draining), and a compiler-native record
+in the same places. A launch's figure is the median step time on the device's own clock; a variant's, the median over
+the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from megascope.capture.engines.cuda.compilation import Hooks, cubin
+from megascope.capture.engines.cuda.engine import CudaEngine
+from megascope.capture.engines.cuda.kernel import THREADS, Megakernel, clock_state
+from megascope.capture.engines.cuda.libraries import library
+from megascope.capture.engines.cuda.parameters import ENGINE
+from megascope.capture.engines.cuda.settings import Settings
+from megascope.capture.segment.drain import RingReader
+from megascope.capture.segment.layout import CHUNK, Control, Cursor, Worker
+from megascope.capture.segment.reader import SegmentReader
+
+WARM_STEPS = 20
+FIRING_TASKS = 4000
+FIRING_LAUNCHES = 15
+BURST_EVENTS = 60_000
+
+
+def drain(path: str, stop: Any, taken: Any) -> None:
+    """A drainer: copies every published row out of the segment and frees its place."""
+    with SegmentReader.open(Path(path), write=True) as segment:
+        rings, lay = RingReader(segment), segment.layout
+        while not stop.is_set():
+            if rings.take().rows.num_rows == 0:
+                time.sleep(0.0002)
+            heads = segment.cursors()[:, Cursor.SUMMARY_HEAD] // CHUNK
+            segment.poke(lay.tails_offset + lay.monitors, heads.astype(np.uint8).tobytes())
+            taken.value = rings.taken
+
+
+class Bench:
+    """One kernel, with a fresh segment for every launch that records."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.cupy = library()
+        self.kernel = Megakernel(self.cupy, settings)
+        for hooks in Hooks:
+            self.kernel.build(hooks)
+        self.path = Path(f"/dev/shm/megascope-bench-{os.getpid()}.seg")
+
+    def step_ns(self) -> float:
+        times = self.kernel.host.begun.astype(np.int64)
+        return float(np.median(np.diff(times)[WARM_STEPS:]))
+
+    def plain(self, hooks: Hooks, dynamic: bool) -> dict[str, float]:
+        self.kernel.launch(hooks, dynamic=dynamic)
+        assert self.kernel.wait() == "done"
+        return {"step_ns": self.step_ns()}
+
+    def segmented(self, dynamic: bool, record: bool, drained: bool) -> dict[str, float]:
+        self.path.unlink(missing_ok=True)
+        engine = CudaEngine(self.kernel, self.path, record=record)
+        context = multiprocessing.get_context("spawn")
+        stop, taken = context.Event(), context.Value("q", 0)
+        process = context.Process(target=drain, args=(str(self.path), stop, taken), daemon=True)
+        if drained:
+            process.start()
+            time.sleep(1.0)
+        try:
+            self.kernel.launch(
+                Hooks.QUEUE, engine.memory, dynamic=dynamic, mask=engine.segment.layout.exported if record else 0
+            )
+            begin = time.monotonic()
+            assert self.kernel.wait() == "done"
+            took = time.monotonic() - begin
+            time.sleep(0.3 if drained else 0)
+            worker, cursor = engine.segment.worker, engine.segment.cursor
+            return {
+                "step_ns": self.step_ns(),
+                "events": int(worker[:, Worker.FIRED].sum()),
+                "queue_lost": int(worker[:, Worker.LOST].sum()),
+                "ring_lost": int(cursor[:, Cursor.RING_LOST].sum()),
+                "written": int(cursor[:, Cursor.HEAD].sum()),
+                "taken": taken.value,
+                "seconds": took,
+            }
+        finally:
+            stop.set()
+            if drained:
+                process.join(10)
+            engine.close()
+            self.path.unlink(missing_ok=True)
+
+
+def slowdown(bench: Bench, rounds: int) -> dict[str, Any]:
+    """Step times of every variant and schedule, interleaved."""
+    variants: dict[str, Callable[[bool], dict[str, float]]] = {
+        "compiled out": lambda d: bench.plain(Hooks.NONE, d),
+        "detached": lambda d: bench.segmented(d, record=False, drained=False),
+        "recording, undrained": lambda d: bench.segmented(d, record=True, drained=False),
+        "recording, drained": lambda d: bench.segmented(d, record=True, drained=True),
+        "compiler-native": lambda d: bench.plain(Hooks.NATIVE, d),
+        "compiled out, again": lambda d: bench.plain(Hooks.NONE, d),
+    }
+    out: dict[str, Any] = {}
+    for name, dynamic in (("dynamic", True), ("static", False)):
+        got: dict[str, list[dict[str, float]]] = {v: [] for v in variants}
+        for _ in range(rounds):
+            for variant, run in variants.items():
+                got[variant].append(run(dynamic))
+        base = statistics.median(r["step_ns"] for r in got["compiled out"])
+        print(f"\n{name} schedule, {bench.kernel.graph.tasks} tasks a step, median of {rounds} interleaved launches")
+        for variant, runs in got.items():
+            steps = [r["step_ns"] for r in runs]
+            median = statistics.median(steps)
+            row = {"step_us": median / 1e3, "slowdown": median / base - 1, "spread_us": (max(steps) - min(steps)) / 1e3}
+            if "events" in runs[0]:
+                row |= {k: statistics.median(r[k] for r in runs) for k in runs[0] if k != "step_ns"}
+            out.setdefault(name, {})[variant] = row
+            rest = "".join(f"  {k} {v:,.0f}" for k, v in row.items() if k in ("events", "queue_lost", "ring_lost"))
+            print(
+                f"  {variant:22} {row['step_us']:9.2f} us a step  {100 * row['slowdown']:+6.2f} %"
+                f"  (spread {row['spread_us']:.2f} us){rest}",
+                flush=True,
+            )
+    return out
+
+
+def firing(bench: Bench) -> list[dict[str, Any]]:
+    """Cycles that firing adds to a task, on its critical path (inside) and overlapping the next task (beside)."""
+    cp, blocks = bench.cupy, bench.kernel.blocks
+    cycles, sink = cp.zeros(blocks, np.uint64), cp.zeros(blocks * 128, np.float32)
+    modules = {
+        h: cp.RawModule(path=str(cubin("firing.cu", bench.kernel.architecture, h))) for h in (Hooks.QUEUE, Hooks.NATIVE)
+    }
+    native = modules[Hooks.NATIVE].get_global("engine")
+    values = np.zeros((), ENGINE)
+    values["native"], values["native_slots"] = bench.kernel.native_log
+    cp.ndarray((ENGINE.itemsize,), np.uint8, native).set(values.reshape(1).view(np.uint8))
+
+    def one(hooks: Hooks, events: int, place: str, length: int, mask: int) -> float:
+        function = modules[hooks].get_function(f"firing_{events}_{place}")
+        args = (cycles, sink, np.uint32(FIRING_TASKS), np.uint32(length), np.uint32(mask))
+        function((blocks,), (THREADS[hooks],), args)
+        cp.cuda.runtime.deviceSynchronize()
+        return float(cycles.get().mean()) / FIRING_TASKS
+
+    cases = [
+        ("nothing fired", Hooks.NATIVE, 0, 0),
+        ("compiled in, nothing to fire", Hooks.QUEUE, 0, 0),
+        ("start and complete, detached", Hooks.QUEUE, 2, 0),
+        ("complete", Hooks.QUEUE, 1, 0x1FFE),
+        ("start and complete", Hooks.QUEUE, 2, 0x1FFE),
+        ("compiler-native end", Hooks.NATIVE, 1, 0),
+        ("compiler-native begin and end", Hooks.NATIVE, 2, 0),
+    ]
+    out = []
+    print("\ncycles that firing adds to a task")
+    for length in (50, 400):
+        for place in ("inside", "beside"):
+            got: dict[str, list[float]] = {name: [] for name, *_ in cases}
+            for _ in range(FIRING_LAUNCHES):
+                for name, hooks, events, mask in cases:
+                    got[name].append(one(hooks, events, place, length, mask))
+            base = statistics.median(got["nothing fired"])
+            for name in got:
+                added = statistics.median(got[name]) - base
+                out.append({"what": name, "place": place, "task_cycles": base, "added_cycles": added})
+                print(f"  {place}, task of {base:5.0f} cycles: {name:30} {added:+7.1f}", flush=True)
+    return out
+
+
+def burst(bench: Bench) -> dict[str, float]:
+    """Every worker fires as fast as it can, nobody drains: rows per second into host memory until the ring is full."""
+    cp, kernel = bench.cupy, bench.kernel
+    module = cp.RawModule(path=str(cubin("firing.cu", kernel.architecture, Hooks.QUEUE)))
+    function = module.get_function("burst")
+    rates, totals = [], {}
+    for _ in range(5):
+        bench.path.unlink(missing_ok=True)
+        engine = CudaEngine(kernel, bench.path, record=True)
+        try:
+            kernel.prepare(module, engine.memory, mask=engine.segment.layout.exported)
+            begin, end = cp.cuda.Event(), cp.cuda.Event()
+            with kernel.stream:
+                begin.record()
+                function((kernel.blocks,), (THREADS[Hooks.QUEUE],), (np.uint32(BURST_EVENTS),))
+                end.record()
+            kernel.stream.synchronize()
+            seconds = cp.cuda.get_elapsed_time(begin, end) / 1e3
+            written = int(engine.segment.cursor[:, Cursor.HEAD].sum())
+            worker = engine.segment.worker
+            totals = {
+                "fired": int(worker[:, Worker.FIRED].sum()),
+                "queue_lost": int(worker[:, Worker.LOST].sum()),
+                "ring_lost": int(engine.segment.cursor[:, Cursor.RING_LOST].sum()),
+                "written": written,
+                "seconds": seconds,
+            }
+            rates.append(written / seconds)
+        finally:
+            engine.close()
+            bench.path.unlink(missing_ok=True)
+    rate = statistics.median(rates)
+    print(f"\nburst: {rate:.3g} rows/s of 68 bytes to host memory ({totals})", flush=True)
+    return {"rows_per_s": rate, **totals}
+
+
+def attach(bench: Bench, toggles: int) -> dict[str, float]:
+    """Publication of a new mask to the last monitor's acknowledgement, on a running kernel."""
+    bench.path.unlink(missing_ok=True)
+    engine = CudaEngine(bench.kernel, bench.path)
+    took = []
+    try:
+        bench.kernel.launch(Hooks.QUEUE, engine.memory)
+        segment = engine.segment
+        word = segment.control[Control.MASK : Control.MASK + 8].view("<u8")
+        while bench.kernel.host.steps_begun < 2:
+            pass
+        for i in range(toggles):
+            word[0] = segment.layout.exported if i % 2 == 0 else 0
+            commit = (i + 1) % 256
+            begin = time.perf_counter()
+            segment.control[Control.COMMIT] = commit
+            while not (segment.cursor[:, Cursor.ACK] == commit).all():
+                if not bench.kernel.running:
+                    break
+            took.append(1e3 * (time.perf_counter() - begin))
+            time.sleep(0.0005)
+        bench.kernel.host.ask_stop()
+        bench.kernel.wait()
+    finally:
+        engine.close()
+        bench.path.unlink(missing_ok=True)
+    row = {"p50_ms": float(np.median(took)), "p99_ms": float(np.quantile(took, 0.99)), "max_ms": max(took)}
+    print(f"\nmask published to last acknowledgement, {len(took)} times: {row}", flush=True)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("spec", nargs="?", default="steps=300,ring_mb=2000,summary_rows=2048")
+    args = parser.parse_args()
+    bench = Bench(Settings.parse(args.spec))
+    builds = {
+        h.name.lower(): {
+            "registers": bench.kernel.build(h).registers,
+            "shared_bytes": bench.kernel.build(h).shared_bytes,
+            "local_bytes": bench.kernel.build(h).local_bytes,
+            "threads": THREADS[h],
+        }
+        for h in Hooks
+    }
+    print(bench.cupy.cuda.runtime.getDeviceProperties(0)["name"].decode(), "clocks:", clock_state())
+    for name, build in builds.items():
+        print(f"  {name:7} {build}")
+    result = {
+        "clocks_before": clock_state(),
+        "settings": bench.kernel.settings.params(),
+        "builds": builds,
+        "firing": firing(bench),
+        "burst": burst(bench),
+        "attach": attach(bench, 200),
+        "slowdown": slowdown(bench, args.rounds),
+        "clocks_after": clock_state(),
+    }
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

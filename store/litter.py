@@ -1,0 +1,73 @@
+"""Files that do not count: parts that are not what was sealed, and what crashes and strangers leave behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import durable, manifest, parquet, spool
+from .reader import Part, Trace
+from .writer import RESERVE_FILE
+
+DAMAGED_FOLDER = "damaged"
+"""Where repair puts what it cannot read: nothing is thrown away that somebody might still want."""
+
+_KNOWN = {manifest.FILE, "tables", spool.FOLDER, DAMAGED_FOLDER, *manifest.STREAM_NAMES}
+
+
+def unsound(part: Part) -> str | None:
+    """Why a part cannot be trusted; None when its size and CRC-32 are what the manifest says."""
+    try:
+        if not stat.S_ISDIR(os.lstat(part.path.parent).st_mode):
+            return "is missing: its folder is none"
+        size, crc = parquet.file_crc(part.path)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if size != part.bytes:
+        return f"has {size} bytes instead of {part.bytes}"
+    return None if crc == part.crc32 else "fails its checksum"
+
+
+def litter(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Files in the trace's directory that do not count: (file, one of temporary, sealed, part, damaged, unknown)."""
+    m = trace.manifest
+    for entry in _listed(trace.path):
+        if entry.name.endswith(durable.TEMPORARY) and entry.name.startswith("."):
+            yield entry.name, "temporary"
+        elif entry.name not in _KNOWN:
+            yield entry.name, "unknown"
+    counted = {s: {p["file"] for p in m["streams"][s]["parts"]} for s in manifest.STREAM_NAMES}
+    counted["tables"] = {t["file"] for t in m["tables"].values()}
+    for folder, files in counted.items():
+        for entry in _listed(trace.path / folder):
+            name = f"{folder}/{entry.name}"
+            if entry.name.endswith(durable.TEMPORARY):
+                yield name, "temporary"
+            elif entry.name not in files:
+                yield name, "part" if entry.name.endswith(".parquet") else "unknown"
+    live = {f.path.stem for s in manifest.SPOOLED for f in trace.spooled(s)}
+    for entry in _listed(trace.path / spool.FOLDER):
+        name = f"{spool.FOLDER}/{entry.name}"
+        stream, _, number = entry.stem.rpartition("-")
+        ours = entry.suffix in (spool.DATA, spool.SUMS) and stream in manifest.SPOOLED and number.isdecimal()
+        if entry.name == RESERVE_FILE:
+            yield name, "temporary"
+        elif not ours:
+            yield name, "unknown"
+        elif int(number) <= m["spool_sealed"][stream]:
+            yield name, "sealed"
+        elif entry.stem not in live and entry.suffix == spool.SUMS:
+            yield name, "unknown"
+    for entry in _listed(trace.path / DAMAGED_FOLDER):
+        yield f"{DAMAGED_FOLDER}/{entry.name}", "damaged"
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir()) if not folder.is_symlink() else []
+    except OSError:
+        return []

@@ -1,0 +1,165 @@
+"""A part: rows of one stream as a Parquet file, and how each column of it is encoded."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from . import durable, spool, stored
+from .tables import EVENTS, RING_ROW, SIDE_TABLES, STREAMS, Table
+
+BY_NAME: dict[str, Table] = {t.name: t for t in (*STREAMS, *SIDE_TABLES)}
+TIMES = {"events": ("t", "t"), "intervals": ("t_begin", "t_end"), "coverage": ("t_begin", "t_end")}
+TIMES |= {"loss": ("t_begin", "t_end"), "now": ("heartbeat", "heartbeat")}
+"""The columns that say when a row of a stream begins and ends."""
+
+# Chosen by measuring each column of ordered rows (benchmarks/spool_seal.py --columns). Split by byte, small numbers
+# deflate to next to nothing; a dictionary costs more time than that and saves no space. lz4 where zstd takes longer
+# and saves little.
+_ENCODING = {"t": ("DELTA_BINARY_PACKED", "lz4"), "since_ns": ("BYTE_STREAM_SPLIT", "zstd")}
+_ENCODING |= dict.fromkeys(
+    ("request", "step", "comm", "worker", "sm", "peer", "hook", "flags", "rank", "by"), ("PLAIN", "lz4")
+)
+_ENCODING |= {"task_class": ("BYTE_STREAM_SPLIT", "zstd")}
+_BY_BYTE = ("BYTE_STREAM_SPLIT", "lz4")
+_EVENTS_PARQUET: dict[str, Any] = {
+    "use_dictionary": False,
+    "column_encoding": {n: _ENCODING.get(n, _BY_BYTE)[0] for n in EVENTS.names},
+    "compression": {n: _ENCODING.get(n, _BY_BYTE)[1] for n in EVENTS.names},
+    "compression_level": {n: 1 for n in EVENTS.names if _ENCODING.get(n, _BY_BYTE)[1] == "zstd"},
+    "write_statistics": ["t", "seq", "worker", "rank"],
+}
+_OTHER_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
+_PARQUET: dict[str, Any] = {
+    "write_page_checksum": True,
+    "write_batch_size": stored.ROW_GROUP,
+    "data_page_size": 256 << 10,
+}
+
+
+def spooled_schema(name: str) -> pa.Schema:
+    """The schema in which a stream or engine table stands in the spool: events as ring rows, the rest as stored."""
+    return RING_ROW.schema if name == EVENTS.name else BY_NAME[name].schema
+
+
+def stored_table(name: str, batches: list[pa.RecordBatch]) -> pa.Table:
+    """Spooled batches in the schema in which they are stored; events ordered by (rank, worker, seq)."""
+    if name != EVENTS.name:
+        return pa.Table.from_batches(batches, schema=BY_NAME[name].schema)
+    columns = stored.ring_columns(batches, sum(b.num_rows for b in batches))
+    rows = stored.stored_events(columns, stored.arrival_to_order(columns))
+    return pa.Table.from_batches([batch for batch, _ in rows], schema=EVENTS.schema)
+
+
+def last_of_each(table: Table, rows: pa.Table) -> pa.Table:
+    """Of rows with the same key the last, in order of the key."""
+    numbered = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(table.key)).aggregate([("_row", "max")])
+    return rows.take(last["_row_max"]).sort_by([(k, "ascending") for k in table.key]).combine_chunks()
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What a part holds, as the manifest says it."""
+
+    entry: dict[str, Any] | None
+    """None when nothing could be read, so that there is no part."""
+    unreadable: tuple[tuple[Path, int], ...]
+    """Spool files with damaged batches, and how many rows those were."""
+
+
+def write_part(
+    folder: Path,
+    stream: str,
+    number: int,
+    files: list[spool.SpoolFile],
+    more: Sequence[pa.RecordBatch] = (),
+    scratch: stored.Columns | None = None,
+) -> Sealed:
+    """Write the part `number` of a stream from the spool, durably.
+
+    Holds the spooled rows once and one row group in stored form. Raises OSError.
+    """
+    unreadable: list[tuple[Path, int]] = []
+    batches = _readable(stream, files, unreadable)
+    saturated = 0
+    path = folder / stream / f"{stream}-{number:06d}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    if stream == EVENTS.name:
+        columns = stored.ring_columns(batches, sum(f.rows for f in files), scratch)
+        t = columns["t"].view("<i8")
+        if not len(t):
+            return Sealed(None, tuple(unreadable))
+        times: tuple[int | None, int | None] = (int(t.min()), int(t.max()))
+        order = stored.arrival_to_order(columns)
+        with durable.replacing(path) as temporary:
+            with pq.ParquetWriter(temporary, EVENTS.schema, **_PARQUET, **_EVENTS_PARQUET) as out:
+                for batch, beyond in stored.stored_events(columns, order):
+                    out.write_batch(batch, row_group_size=stored.ROW_GROUP)
+                    saturated += beyond
+            entry = _entry(path.name, len(t), temporary)
+    else:
+        table = stored_table(stream, [*batches, *more])
+        if not table.num_rows:
+            return Sealed(None, tuple(unreadable))
+        begins, ends = (table[c] for c in TIMES[stream])
+        times = (pc.min(begins).as_py(), pc.max(ends).as_py())
+        with durable.replacing(path) as temporary:
+            pq.write_table(table, temporary, row_group_size=stored.ROW_GROUP, **_PARQUET, **_OTHER_PARQUET)
+            entry = _entry(path.name, table.num_rows, temporary)
+    if None in times or times[0] > times[1]:  # type: ignore[operator]
+        times = (None, None)
+    entry |= {"t_min": times[0], "t_max": times[1]}
+    if saturated:
+        entry["since_saturated"] = saturated
+    return Sealed(entry, tuple(unreadable))
+
+
+def _readable(
+    stream: str, files: Iterable[spool.SpoolFile], unreadable: list[tuple[Path, int]]
+) -> Iterator[pa.RecordBatch]:
+    """The batches that can be read, one by one; files with others go to `unreadable` with the rows these had."""
+    for f in files:
+        bad = 0
+        for frame, batch in zip(f.frames, spool.read(f, spooled_schema(stream)), strict=True):
+            if batch is None:
+                bad += frame.rows
+            else:
+                yield batch
+        if bad:
+            unreadable.append((f.path, bad))
+
+
+def write_side_table(folder: Path, table: Table, rows: pa.Table) -> dict[str, Any]:
+    """Write a side table, durably; returns its manifest entry. Raises OSError."""
+    path = folder / "tables" / f"{table.name}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    with durable.replacing(path) as temporary:
+        pq.write_table(rows, temporary, row_group_size=stored.ROW_GROUP, **_PARQUET, **_OTHER_PARQUET)
+        return _entry(path.name, rows.num_rows, temporary)
+
+
+def _entry(name: str, rows: int, written: Path) -> dict[str, Any]:
+    size, crc = file_crc(written)
+    return {"file": name, "rows": rows, "bytes": size, "crc32": crc}
+
+
+def file_crc(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file, read in pieces. Raises OSError."""
+    fd = durable.open_regular(path)
+    try:
+        size = crc = 0
+        while piece := os.pread(fd, 4 << 20, size):
+            crc = zlib.crc32(piece, crc)
+            size += len(piece)
+        return size, crc
+    finally:
+        os.close(fd)

@@ -1,0 +1,226 @@
+"""Is a trace whole? What `megascope check` reads, and what it holds against what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from . import identities, manifest, parquet, spool
+from .errors import Refused
+from .litter import litter, unsound
+from .reader import Part, Trace
+from .sequence import Keys, Once
+from .tables import EVENTS, SIDE_TABLES
+
+REPAIRED = "repaired"
+"""Reason of the end record that repair writes where the recorder left none."""
+
+Progress = Callable[[int, int], None]
+"""Told how many files of how many are done."""
+
+_REPAIR = "run megascope check --repair"
+
+
+class Finding(NamedTuple):
+    """Something about a trace: severity as of a loss (info, degraded, damaged), file inside it, what, what to do."""
+
+    severity: str
+    file: str
+    what: str
+    todo: str
+
+
+class Report:
+    """What a check found. `rows` by stream counts what was read and is sound."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = "unreadable"
+        self.rows: dict[str, int] = {}
+        self.findings: list[Finding] = []
+
+    @property
+    def clean(self) -> bool:
+        """Nothing worse than info was found."""
+        return all(f.severity == "info" for f in self.findings)
+
+    def add(self, severity: str, file: str, what: str, todo: str = "") -> None:
+        # File names are whatever somebody called them.
+        name = "".join(c if c.isprintable() else "?" for c in file)
+        self.findings.append(Finding(severity, name, " ".join(what.split()), todo))
+
+
+def check(path: Path, *, progress: Progress | None = None) -> Report:
+    """Read all of a trace and say what is wrong with it. Raises nothing for a damaged trace: that is a finding."""
+    path = Path(path)
+    report = Report(path)
+    try:
+        trace = Trace.open(path)
+    except Refused as error:
+        _unreadable_manifest(path, error, report)
+        return report
+    with trace:
+        report.state = trace.state
+        if trace.state == "recording":
+            report.add("info", "", "the trace is being recorded: only what is sealed was checked")
+        elif trace.state == "unsealed":
+            report.add("degraded", "", "the trace is unsealed", _REPAIR)
+        elif (trace.manifest["end"] or {}).get("reason") == REPAIRED:
+            report.add("info", "", "the trace was repaired: its recorder left no end record")
+        _Checking(trace, report, progress).run()
+    return report
+
+
+def _unreadable_manifest(path: Path, error: Refused, report: Report) -> None:
+    todo = "restore it from a copy: it cannot be rebuilt, as nothing else says what engine, clock and hooks it was"
+    if not path.is_dir():
+        todo = "give the path of a NAME.mscope directory"
+    report.add("damaged", manifest.FILE, error.why, todo)
+    parts = sum(1 for s in manifest.STREAM_NAMES if (path / s).is_dir() for _ in (path / s).glob(f"{s}-*.parquet"))
+    if parts:
+        report.add("info", "", f"{parts} parts are there; each is a Parquet file that can be read by itself")
+
+
+class _Checking:
+    """One check of one trace."""
+
+    def __init__(self, trace: Trace, report: Report, progress: Progress | None) -> None:
+        self.trace, self.report, self.path = trace, report, trace.path
+        self.once = Once()
+        self.by: dict[int, int] = {}
+        self.summaries: dict[str, list[pa.Table]] = {"intervals": [], "coverage": [], "loss": []}
+        self._progress = progress
+        self._done = 0
+        self._total = sum(len(s["parts"]) for s in trace.manifest["streams"].values())
+
+    def run(self) -> None:
+        for stream in manifest.STREAM_NAMES:
+            self.report.rows[stream] = 0
+            for part in self._entries(stream):
+                self._check_part(stream, part)
+                self._done += 1
+                if self._progress:
+                    self._progress(self._done, self._total)
+        self._check_tables()
+        if self.trace.state != "recording":
+            self._check_spool()
+            self._check_sums()
+        self._check_litter()
+
+    def _entries(self, stream: str) -> Iterator[Part]:
+        for e in self.trace.manifest["streams"][stream]["parts"]:
+            yield Part(self.path / stream / e["file"], e["rows"], e["t_min"], e["t_max"], e["bytes"], e["crc32"])
+
+    def _check_part(self, stream: str, part: Part) -> None:
+        name = f"{stream}/{part.path.name}"
+        if why := unsound(part):
+            self.report.add("damaged", name, f"{why} ({part.rows} rows)", f"restore it from a copy, or {_REPAIR}")
+            return
+        schema = parquet.BY_NAME[stream].schema
+        try:
+            with pq.ParquetFile(part.path) as file:
+                if file.schema_arrow.remove_metadata() != schema:
+                    raise Refused(name, "has other columns than declared")
+                wanted = ["t", "rank", "worker", "seq", "by"] if stream == EVENTS.name else None
+                rows = file.read(columns=wanted)
+            rows.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError, Refused) as error:
+            why = error.why if isinstance(error, Refused) else str(error).splitlines()[0]
+            self.report.add("damaged", name, f"cannot be decoded: {why}", "report it: its checksum holds")
+            return
+        if rows.num_rows != part.rows:
+            self.report.add("damaged", name, f"has {rows.num_rows} rows, the manifest says {part.rows}")
+        begins, ends = (rows[c] for c in parquet.TIMES[stream])
+        if part.t_min is not None and (pc.min(begins).as_py(), pc.max(ends).as_py()) != (part.t_min, part.t_max):
+            self.report.add("damaged", name, "holds other times than the manifest says")
+        self.report.rows[stream] += rows.num_rows
+        if stream == EVENTS.name:
+            keys = _keys(rows)
+            if not _is_ascending(keys):
+                self.report.add("damaged", name, "is not in order of rank, worker, seq")
+            self._count(name, rows, lambda: _keys(pq.read_table(part.path, columns=["rank", "worker", "seq"])))
+        elif stream in self.summaries:
+            self.summaries[stream].append(rows.replace_schema_metadata(None))
+
+    def _count(self, name: str, events: pa.Table, load: Callable[[], Keys]) -> None:
+        if twice := self.once.add(name, _keys(events), load):
+            self.report.add("damaged", name, f"{twice} rows stand in it twice")
+        by = events["by"].to_numpy()
+        used = int(np.bitwise_or.reduce(by)) if len(by) else 0
+        for program in range(1, 33):
+            if used >> (program - 1) & 1:
+                self.by[program] = self.by.get(program, 0) + int(np.count_nonzero(by >> (program - 1) & 1))
+
+    def _check_spool(self) -> None:
+        for note in self.trace.notes:
+            if note.startswith(spool.FOLDER) or "spool is missing" in note:
+                self.report.add("damaged", spool.FOLDER, note, _REPAIR)
+        for name in manifest.SPOOLED:
+            schema = parquet.spooled_schema(name)
+            for f in self.trace.spooled(name):
+                file = f"{spool.FOLDER}/{f.path.name}"
+                good = [b for b in spool.read(f, schema) if b is not None]
+                bad = f.rows - sum(b.num_rows for b in good)
+                if bad:
+                    self.report.add("damaged", file, f"{bad} rows in it fail their checksum", _REPAIR)
+                if f.cut:
+                    self.report.add("degraded", file, f"{f.cut} bytes at its end were cut off while written", _REPAIR)
+                if good and name in self.report.rows:
+                    self.report.rows[name] += f.rows - bad
+                if good and name == EVENTS.name:
+                    rows = pa.Table.from_batches(good)
+
+                    def again(f: spool.SpoolFile = f, schema: pa.Schema = schema) -> Keys:
+                        return _keys(pa.Table.from_batches([b for b in spool.read(f, schema) if b is not None]))
+
+                    self._count(file, rows, again)
+                elif good and name in self.summaries:
+                    self.summaries[name].append(pa.Table.from_batches(good))
+
+    def _check_sums(self) -> None:
+        whole = {n: pa.concat_tables([parquet.BY_NAME[n].schema.empty_table(), *t]) for n, t in self.summaries.items()}
+        for stream, what in identities.unequal_rows(whole["intervals"], whole["coverage"]):
+            self.report.add("damaged", stream, what, "report it: the engine's or the recorder's counting is wrong")
+        for a, b, rows in self.once.twice():
+            self.report.add("damaged", a, f"{rows} rows of it are in {b} too")
+        if self.trace.state == "sealed" and all(f.severity != "damaged" for f in self.report.findings):
+            wrong = identities.unequal_events(self.by, whole["coverage"], whole["loss"])
+            if wrong:
+                self.report.add(wrong[0], EVENTS.name, wrong[1])
+
+    def _check_tables(self) -> None:
+        for table in SIDE_TABLES:
+            try:
+                rows = self.trace.table(table.name)
+            except Refused as error:
+                self.report.add("damaged", f"tables/{table.name}.parquet", error.why, "restore it from a copy")
+                continue
+            if table.key and rows.num_rows != rows.group_by(list(table.key)).aggregate([]).num_rows:
+                self.report.add("damaged", f"tables/{table.name}.parquet", "has two rows with the same key")
+
+    def _check_litter(self) -> None:
+        busy = self.trace.state == "recording"
+        for file, kind in litter(self.trace):
+            if kind == "damaged":
+                self.report.add("info", file, "was put aside by repair: it cannot be read whole")
+            elif kind == "unknown":
+                self.report.add("info", file, "is no file of a trace", "move it elsewhere")
+            elif kind == "part":
+                self.report.add("info", file, "is not in the manifest: it does not count", "move it elsewhere")
+            elif not busy:
+                self.report.add("info", file, "was left behind by a crash", f"{_REPAIR} removes it")
+
+
+def _keys(rows: pa.Table) -> Keys:
+    return Keys.of(*(rows[c].to_numpy() for c in ("rank", "worker", "seq")))
+
+
+def _is_ascending(keys: Keys) -> bool:
+    who, seq = keys.who, keys.seq
+    return bool(((who[1:] > who[:-1]) | (who[1:] == who[:-1]) & (seq[1:] >= seq[:-1])).all())
