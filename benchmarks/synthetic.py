@@ -78,8 +78,7 @@ class Engine:
         length = at + 2_000
         begin = self._t + np.cumsum(length) - length
         self._t = int(begin[-1] + length[-1]) // TICK * TICK + TICK
-        for name, flag, t in (("begins", 1, np.zeros(k, np.int64)), ("ends", 2, at)):
-            del name
+        for flag, t in ((1, np.zeros(k, np.int64)), (2, at)):
             parts.append(_rows(t[:, None], BLOCKS, HOOK["step"], aux=begin[:, None], flags=flag))
         columns = {}
         for n in COLUMNS:

@@ -89,7 +89,7 @@ class Pairer:
         if not events.schema.equals(EVENTS.schema):
             raise ValueError("events in another schema than EVENTS")
         columns = Events(events)
-        self._frontier.see(columns["worker"], columns["t"])
+        self._frontier.see(columns.part["worker"], columns.part["t"])
         return Derived(self._tasks.feed(columns), self._waits.feed(columns), self._frontier.t)
 
     def finish(self) -> Derived:

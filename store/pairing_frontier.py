@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .pairing_rows import NONE, I64, Array
+from .pairing_rows import I64, NONE, Array
 
 LAG_NS = 200_000_000
 """Twice the default epoch."""

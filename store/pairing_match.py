@@ -8,22 +8,21 @@ such a row begins the next record. That depends on the rows alone and not on the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .pairing_rows import COMPLETE, LOW, NEVER, NONE, READY, Array, Rows
+from .pairing_rows import COMPLETE, I64, LOW, NEVER, NONE, TASK_HOOKS, Array, Events
 
 GRACE_NS = 10_000
 """How long after its complete an event still belongs to a task: workers' clocks differ by less than 1 µs."""
 
-_HOOKS = 4
 _DENSE = 4
 """Codes may be this many times as many as rows before they are made dense by sorting."""
 
 I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
 
 
 class Groups:
@@ -66,6 +65,21 @@ class Groups:
             return (iteration - low[0]) * extent[2] + (index - low[2])
         return ((iteration - low[0]) * extent[1] + (rank.astype(np.int64) - low[1])) * extent[2] + (index - low[2])
 
+    def identity(self, code: I64) -> tuple[Array, I64]:
+        """(rank, task) of codes."""
+        if not self.size:
+            return np.empty(0, np.int16), np.empty(0, np.int64)
+        if not self.dense:
+            return self._ranks[code], self._tasks[code]
+        above, index = np.divmod(code, self._extent[2])
+        iteration, rank = np.divmod(above, self._extent[1])
+        task = (iteration + self._low[0]) << 32 | (index + self._low[2])
+        return (rank + self._low[1]).astype(np.int16), task
+
+    def may_have(self, low: int, high: int) -> bool:
+        """Can an iteration from `low` to `high` be among the rows?"""
+        return bool(self.size) and low <= self._high[0] and high >= self._low[0]
+
     def find(self, rank: Array, task: Array) -> I64:
         """The codes of other rows; -1 where no row here has that identity."""
         found = np.full(len(task), -1, np.int64)
@@ -89,97 +103,100 @@ class Groups:
         return found
 
 
+Entries = tuple[I64, I64]
+"""Places of rows and the codes of their identities; a range row's place stands beside several codes."""
+
+
 @dataclass
 class Records:
     """Tasks as places of their rows: at [4, tasks], the row of each hook or -1.
 
-    next_t: t of the first row of the identity's next record. of_row: the record of each row, -1 for a duplicate.
+    code: identity. next_t: t of the first row of the identity's next record, NEVER where there is none. done: t of
+    complete, NEVER where there is none. ordered: they stand in order of identity.
     """
 
-    at: I32
+    at: I64
+    code: I64
     next_t: I64
-    of_row: I32
+    done: I64
     duplicates: int
     ordered: bool
-    """Records stand in order of identity and, of one identity, of time."""
-
-    def times(self, rows: Rows, hook: int) -> I64:
-        """t of each record's event of a hook; NEVER where it has none."""
-        return at_or(rows["t"], self.at[hook - 1], NEVER)
 
 
-def at_or(column: Array, at: I32, otherwise: int) -> Array:
-    """Values of the column at places; `otherwise` where the place is -1."""
-    if not len(column):
-        return np.full(len(at), otherwise, column.dtype)
-    return np.where(at >= 0, column[at], otherwise)
-
-
-def match(rows: Rows, code: I64, size: int) -> Records:
-    """Put rows of ready, assign, start and complete together by identity (`code`, below `size`)."""
-    n = len(code)
-    hook = rows["hook"]
-    at = np.full((_HOOKS, size), -1, np.int32)
-    present = np.zeros(size, np.bool_)
+def match(events: Events, entries: Sequence[Entries], size: int) -> Records:
+    """Put rows together by identity. entries: of ready, assign, start and complete; codes are below `size`."""
+    at = np.full((len(TASK_HOOKS), size), -1, np.int64)
     odd = np.zeros(size, np.bool_)
-    for h in range(READY, COMPLETE + 1):
-        here = np.flatnonzero(hook == h).astype(np.int32)
-        groups = code[here]
-        place = at[h - 1]
-        place[groups] = here
-        present[groups] = True
-        odd[groups[place[groups] != here]] = True
-    which = np.flatnonzero(present)
-    at = at[:, which]
-    done = at_or(rows["t"], at[COMPLETE - 1], NEVER)
-    for h in range(READY, COMPLETE):
-        late = at_or(rows["t"], at[h - 1], NONE) > _plus(done, GRACE_NS)
-        odd[which[late]] = True
-    number = np.full(size, -1, np.int32)
-    is_odd = odd[which]
+    for (places, code), row in zip(entries, at, strict=True):
+        row[code] = places
+        odd[code[row[code] != places]] = True
+    present = (at >= 0).any(axis=0)
+    code = np.flatnonzero(present)
+    if len(code) < size:
+        at = at[:, code]
+    # A range row may stand twice for one task at the same place, which is a duplicate like any other.
+    done = _times(events, at[COMPLETE - 1], NEVER)
+    limit = np.minimum(done, NEVER - GRACE_NS) + GRACE_NS
+    for row in at[: COMPLETE - 1]:
+        odd[code[_times(events, row, NONE) > limit]] = True
+    is_odd = odd[code]
     if not is_odd.any():
-        number[which] = np.arange(len(which))
-        return Records(at, np.full(len(which), NEVER), number[code] if n else np.empty(0, np.int32), 0, True)
-    at = at[:, ~is_odd]
-    number[which[~is_odd]] = np.arange(at.shape[1])
-    of_row = number[code]
-    return _cut(rows, code, np.flatnonzero(odd[code]), at, of_row)
+        return Records(at, code, np.full(len(code), NEVER), done, 0, True)
+    even = np.flatnonzero(~is_odd)
+    several, duplicates = _cut(events, entries, odd)
+    cut_done = _times(events, several.at[COMPLETE - 1], NEVER)
+    return Records(
+        np.hstack([at[:, even], several.at]),
+        np.concatenate([code[even], several.code]),
+        np.concatenate([np.full(len(even), NEVER), several.next_t]),
+        np.concatenate([done[even], cut_done]),
+        duplicates,
+        False,
+    )
 
 
-def _plus(t: I64, ns: int) -> I64:
-    """t + ns, NEVER at the most."""
-    return np.minimum(t, NEVER - ns) + ns
+def _times(events: Events, places: I64, otherwise: int) -> I64:
+    t: I64 = events.take("t", places)
+    t[places < 0] = otherwise
+    return t
 
 
-def _cut(rows: Rows, code: I64, picked: I64, at: I32, of_row: I32) -> Records:
-    """Records of the identities that make more than one, one row after the other; `at` has the others already."""
-    order = picked[
-        np.lexsort((rows["seq"][picked], rows["worker"][picked], rows["hook"][picked], rows["t"][picked], code[picked]))
-    ]
-    columns = [rows[n][order].tolist() for n in ("t", "hook", "worker", "seq")]
+@dataclass
+class _Cut:
+    at: I64
+    code: I64
+    next_t: I64
+
+
+def _cut(events: Events, entries: Sequence[Entries], odd: Array) -> tuple[_Cut, int]:
+    """The records of the identities that are `odd`, one row after the other; and how many rows were there twice."""
+    picked = [(places[odd[code]], code[odd[code]]) for places, code in entries]
+    places = np.concatenate([p for p, _ in picked])
+    code = np.concatenate([c for _, c in picked])
+    hook = np.repeat(TASK_HOOKS, [len(p) for p, _ in picked])
+    t, worker, seq = (events.take(n, places) for n in ("t", "worker", "seq"))
+    order = np.lexsort((seq, worker, hook, t, code))
     new: list[list[int]] = []
+    codes: list[int] = []
     next_t: list[int] = []
-    number: list[int] = []
-    last: tuple[int, int, int, int, int] | None = None
-    duplicates, first = 0, at.shape[1]
-    done = 0
-    for i, group, t, hook, worker, seq in zip(order.tolist(), code[order].tolist(), *columns, strict=True):
-        this = (group, t, hook, worker, seq)
+    last: tuple[int, ...] | None = None
+    duplicates = done = 0
+    columns = (column[order].tolist() for column in (places, code, t, hook, worker, seq))
+    for place, *this_row in zip(*columns, strict=True):
+        this = tuple(this_row)
         if this == last:
             duplicates += 1
-            number.append(-1)
             continue
+        group, now, h = this[:3]
         same = last is not None and last[0] == group
-        if not same or new[-1][hook - 1] >= 0 or (new[-1][COMPLETE - 1] >= 0 and t > done + GRACE_NS):
+        if not same or new[-1][h - 1] >= 0 or (new[-1][COMPLETE - 1] >= 0 and now > done + GRACE_NS):
             if same:
-                next_t[-1] = t
-            new.append([-1, -1, -1, -1])
+                next_t[-1] = now
+            new.append([-1] * len(TASK_HOOKS))
+            codes.append(group)
             next_t.append(NEVER)
-        new[-1][hook - 1] = i
-        if hook == COMPLETE:
-            done = t
-        number.append(first + len(new) - 1)
+        new[-1][h - 1] = place
+        if h == COMPLETE:
+            done = now
         last = this
-    of_row[order] = number
-    after = np.concatenate([np.full(first, NEVER), np.array(next_t, np.int64)])
-    return Records(np.hstack([at, np.array(new, np.int32).T]), after, of_row, duplicates, False)
+    return _Cut(np.array(new, np.int64).T, np.array(codes, np.int64), np.array(next_t, np.int64)), duplicates

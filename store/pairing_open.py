@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 
 from .pairing_match import Groups
-from .pairing_rows import I64, Rows, join, nothing, take
+from .pairing_rows import I64, Rows, join, nothing, pick
 
 OPEN_MOST = 1 << 20
 """Rows kept, at about 80 bytes each; then the oldest chunk is given up."""
@@ -26,16 +26,13 @@ class OpenRows:
         self._chunks: deque[tuple[int, int, Rows]] = deque()
         self.count = 0
 
-    def pull(self, groups: Groups, iterations: tuple[int, int]) -> tuple[Rows, I64]:
-        """Take out the rows whose identity is among `groups`; returns them and their codes.
-
-        `iterations`: the lowest and the highest among the groups.
-        """
+    def pull(self, groups: Groups) -> tuple[Rows, I64]:
+        """Take out the rows whose identity is among `groups`; returns them and their codes."""
         pulled: list[Rows] = []
         codes: list[I64] = []
         kept: deque[tuple[int, int, Rows]] = deque()
         for low, high, rows in self._chunks:
-            if low > iterations[1] or high < iterations[0]:
+            if not groups.may_have(low, high):
                 kept.append((low, high, rows))
                 continue
             code = groups.find(rows["rank"], rows["task"])
@@ -43,11 +40,11 @@ class OpenRows:
             if not hit.any():
                 kept.append((low, high, rows))
                 continue
-            pulled.append(take(rows, np.flatnonzero(hit)))
+            pulled.append(pick(rows, np.flatnonzero(hit)))
             codes.append(code[hit])
             self.count -= len(codes[-1])
             if not hit.all():
-                kept.append(_chunk(take(rows, np.flatnonzero(~hit))))
+                kept.append(_chunk(pick(rows, np.flatnonzero(~hit))))
         self._chunks = kept
         return join(pulled), np.concatenate(codes) if codes else np.empty(0, np.int64)
 

@@ -1,7 +1,8 @@
-"""The rows that pairing works on: the columns it needs of the events, as numpy arrays of one length.
+"""The rows that pairing works on: one part of the events, and behind it the rows that were carried over.
 
-`extra` is what a hook carries beyond the columns all share: `since_ns` for start, complete and resume, `aux` for
-ready, assign and wait. A row that stands for several consecutive tasks becomes one row for each.
+A part's columns are used where they are. A row is known by its place: its index in the part, or the part's length
+plus its index among the carried rows; -1 stands for no row. So what is put together are places, and a column is
+gathered once, for the rows that came out. A row that stands for several consecutive tasks has its place several times.
 """
 
 from __future__ import annotations
@@ -19,58 +20,38 @@ from .tables import FLAG_RANGE, HOOK_BY_NAME, SINCE_MAX
 READY, ASSIGN, START, COMPLETE, WAIT, RESUME = (
     HOOK_BY_NAME[n].id for n in ("ready", "assign", "start", "complete", "wait", "resume")
 )
+TASK_HOOKS = (READY, ASSIGN, START, COMPLETE)
 LOW = 0xFFFF_FFFF
 NONE: int = np.iinfo(np.int64).min
-"""In `extra`: the row carries no time, or one too long ago to be exact."""
+"""In `since_ns`: the row carries no time, or one too long ago to be exact."""
 NEVER: int = np.iinfo(np.int64).max
 
 RANGE_MOST = 1 << 20
 """A range row that stands for more tasks than this is not taken at its word."""
 EXPAND_MOST = 1 << 22
-"""All range rows of one part together stand for no more tasks than this; the rest is left out and counted."""
+"""All range rows of a hook in one part together stand for no more tasks; the rest is left out and counted."""
 
 I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
 Rows = dict[str, Array]
+"""Columns of one length, of the types in `DTYPES`."""
 
 DTYPES: dict[str, Any] = {
-    "t": np.int64, "seq": np.int64, "task": np.int64, "extra": np.int64, "request": np.int64, "step": np.int64,
-    "dep": np.int64, "tile": np.int64, "task_class": np.int32, "worker": np.int32, "rank": np.int16, "hook": np.int16,
-    "dep_class": np.int16,
+    "t": np.int64, "seq": np.int64, "task": np.int64, "since_ns": np.int64, "aux": np.int64, "request": np.int64,
+    "step": np.int64, "dep": np.int64, "tile": np.int64, "task_class": np.int32, "worker": np.int32, "rank": np.int16,
+    "hook": np.int16, "dep_class": np.int16,
 }  # fmt: skip
-SCHEMA = pa.schema([pa.field(n, pa.from_numpy_dtype(np.dtype(d)), nullable=False) for n, d in DTYPES.items()])
-_COPIED = [n for n in DTYPES if n != "extra"]
-
-
-class Events:
-    """One part's events as numpy columns. Raises KeyError for a column that is missing."""
-
-    def __init__(self, events: pa.Table) -> None:
-        self._columns = {n: events[n].to_numpy() for n in (*_COPIED, "flags")}
-        self._since = pc.fill_null(events["since_ns"], NONE).to_numpy()
-        self._aux = pc.fill_null(events["aux"], 0).to_numpy()
-        self.count = events.num_rows
-
-    def __getitem__(self, name: str) -> Array:
-        return self._columns[name]
-
-    def of_hooks(self, low: int, high: int) -> tuple[Rows, Array]:
-        """The rows whose hook is in [low, high], in order, and their flags. From `START` on they carry a time."""
-        hook = self["hook"]
-        picked = np.flatnonzero((hook >= low) & (hook <= high))
-        rows: Rows = {n: self[n][picked].astype(DTYPES[n], copy=False) for n in _COPIED}
-        since = self._since[picked]
-        since[np.abs(since) >= SINCE_MAX] = NONE
-        carries = (rows["hook"] == START) | (rows["hook"] == COMPLETE) | (rows["hook"] == RESUME)
-        rows["extra"] = np.where(carries, since, self._aux[picked])
-        return rows, self["flags"][picked]
+_ARROW = {np.int64: pa.int64(), np.int32: pa.int32(), np.int16: pa.int16()}
+SCHEMA = pa.schema([pa.field(n, _ARROW[d], nullable=False) for n, d in DTYPES.items()])
+_NULL = {"since_ns": NONE, "aux": 0}
 
 
 def nothing() -> Rows:
     return {n: np.empty(0, d) for n, d in DTYPES.items()}
 
 
-def take(rows: Rows, which: Array) -> Rows:
+def pick(rows: Rows, which: Array) -> Rows:
     return {n: column[which] for n, column in rows.items()}
 
 
@@ -91,19 +72,76 @@ def from_table(table: pa.Table) -> Rows:
     return {n: table[n].to_numpy().astype(d) for n, d in DTYPES.items()}
 
 
-def expanded(rows: Rows, flags: Array) -> tuple[Rows, int]:
-    """Rows with one for each task that a range row stands for, and how many range rows were left out as impossible.
+class Events:
+    """A part of the events, in the schema of `EVENTS`, and the rows carried over to it.
 
-    A range row's `tile` is a count, so the coordinates of its tasks are not known: -1.
+    A range row's `tile` is a count, so its coordinates are not known: -1.
     """
-    ranged = np.flatnonzero(flags & FLAG_RANGE)
-    if not len(ranged):
-        return rows, 0
-    count = np.maximum(rows["tile"][ranged], 1)
-    sound = (count <= RANGE_MOST) & ((rows["task"][ranged] & LOW) + count <= LOW + 1)
-    sound &= np.cumsum(np.where(sound, count, 0)) <= EXPAND_MOST
-    each = count[sound]
-    several = take(rows, np.repeat(ranged[sound], each))
-    several["task"] += np.arange(len(several["t"])) - np.repeat(np.cumsum(each) - each, each)
-    several["tile"] = np.full(len(several["t"]), -1, np.int64)
-    return join([take(rows, np.flatnonzero((flags & FLAG_RANGE) == 0)), several]), int(np.count_nonzero(~sound))
+
+    def __init__(self, part: pa.Table | None, carried: Rows | None = None) -> None:
+        self.part = nothing() if part is None else {n: _column(part, n) for n in DTYPES}
+        self.count = len(self.part["t"])
+        self._ranged: I64 = np.empty(0, np.int64)
+        self._counts: I64 = np.empty(0, np.int64)
+        if part is not None:
+            self._ranged = np.flatnonzero(part["flags"].to_numpy() & FLAG_RANGE)
+        if len(self._ranged):
+            self._counts = np.maximum(self.part["tile"][self._ranged], 1)
+            self.part["tile"] = self.part["tile"].copy()
+            self.part["tile"][self._ranged] = -1
+        self.carry(carried or nothing())
+
+    def carry(self, rows: Rows) -> None:
+        """Put these rows behind the part, in place of others."""
+        self.carried = rows
+
+    def take(self, name: str, places: Array) -> Array:
+        """A column's values at places; anything where the place is -1."""
+        column, more = self.part[name], self.carried[name]
+        if not len(column):
+            return np.take(more, places, mode="clip") if len(more) else np.zeros(len(places), DTYPES[name])
+        values: Array = np.take(column, places, mode="clip")
+        if len(more):
+            behind = np.flatnonzero(places >= self.count)
+            values[behind] = more[places[behind] - self.count]
+        return values
+
+    def since(self, places: Array) -> I64:
+        """`since_ns` at places, NONE where it saturated."""
+        values: I64 = self.take("since_ns", places)
+        values[np.abs(values) >= SINCE_MAX] = NONE
+        return values
+
+    def rows(self, places: Array) -> Rows:
+        """Copies of the rows at places."""
+        return {n: self.take(n, places) for n in DTYPES}
+
+    def of_hook(self, hook: int) -> tuple[I64, I64, int]:
+        """The part's rows of a hook as places and tasks, a range row once for each of its tasks.
+
+        Also how many range rows were left out because what they say is impossible.
+        """
+        of_hook = self.part["hook"] == hook
+        ranged = np.flatnonzero(of_hook[self._ranged])
+        if not len(ranged):
+            places = np.flatnonzero(of_hook)
+            return places, self.part["task"][places], 0
+        where, count = self._ranged[ranged], self._counts[ranged]
+        sound = (count <= RANGE_MOST) & ((self.part["task"][where] & LOW) + count <= LOW + 1)
+        sound &= np.cumsum(np.where(sound, count, 0)) <= EXPAND_MOST
+        where, count = where[sound], count[sound]
+        several = np.repeat(where, count)
+        nth = np.arange(len(several)) - np.repeat(np.cumsum(count) - count, count)
+        of_hook[self._ranged] = False
+        places = np.concatenate([np.flatnonzero(of_hook), several])
+        tasks = self.part["task"][places]
+        tasks[len(tasks) - len(nth) :] += nth
+        return places, tasks, len(ranged) - len(where)
+
+
+def _column(part: pa.Table, name: str) -> Array:
+    column: Any = part[name]
+    if name in _NULL:
+        column = pc.fill_null(column, pa.scalar(_NULL[name], pa.int64()))
+    values: Array = column.to_numpy()
+    return values

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .pairing_columns import task_table
 from .pairing_frontier import Frontier
-from .pairing_match import GRACE_NS, Groups, match
+from .pairing_match import GRACE_NS, Entries, Groups, Records, match
 from .pairing_open import OPEN_MOST, OpenRows
-from .pairing_rows import COMPLETE, LOW, NEVER, NONE, READY, Events, I64, Rows, expanded, join, nothing, take
+from .pairing_rows import I64, LOW, NEVER, NONE, TASK_HOOKS, Bools, Events, Rows, join, nothing
 from .tables import TASKS
 
 HELD_MOST = 1 << 18
@@ -32,7 +33,7 @@ class TaskCounts:
     impossible_ranges: int = 0
     given_up: int = 0
     hurried: int = 0
-    missing: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(READY, COMPLETE + 1), 0))
+    missing: dict[int, int] = field(default_factory=lambda: dict.fromkeys(TASK_HOOKS, 0))
     """By hook: expected events that were not recorded."""
 
 
@@ -50,47 +51,56 @@ class TaskPairer:
 
     def feed(self, events: Events) -> pa.Table:
         """The tasks that this part decides, as `TASKS`. The frontier has seen the part."""
-        new, flags = events.of_hooks(READY, COMPLETE)
-        new, impossible = expanded(new, flags)
-        self.counts.impossible_ranges += impossible
-        rows = join([self.held, new])
-        groups = Groups(rows["rank"], rows["task"])
-        code = groups.code
-        if groups.size:
-            iteration = rows["task"] >> 32
-            pulled, codes = self.open.pull(groups, (int(iteration.min()), int(iteration.max())))
-            rows, code = join([rows, pulled]), np.concatenate([code, codes])
-        return self._decide(rows, code, groups.size, last=False)
+        found = [events.of_hook(h) for h in TASK_HOOKS]
+        self.counts.impossible_ranges += sum(impossible for _, _, impossible in found)
+        held = self.held
+        places = np.concatenate([p for p, _, _ in found] + [np.arange(len(held["t"])) + events.count])
+        task = np.concatenate([t for _, t, _ in found] + [held["task"]])
+        events.carry(held)
+        groups = Groups(events.take("rank", places), task)
+        ends = np.cumsum([len(p) for p, _, _ in found])
+        parts = np.split(groups.code, ends)
+        pulled, codes = self.open.pull(groups)
+        carried = join([held, pulled])
+        events.carry(carried)
+        behind = _by_hook(carried, np.concatenate([parts[-1], codes]), events.count)
+        entries = [
+            (np.concatenate([places, more]), np.concatenate([code, more_codes]))
+            for (places, _, _), code, (more, more_codes) in zip(found, parts, behind, strict=False)
+        ]
+        return self._decide(events, entries, groups, last=False)
 
     def finish(self) -> pa.Table:
         """All tasks that are left, whatever of them is missing."""
-        rows = join([self.held, self.open.take_all()])
-        self.held = nothing()
-        groups = Groups(rows["rank"], rows["task"])
-        return self._decide(rows, groups.code, groups.size, last=True)
+        events, entries, groups = _alone(join([self.held, self.open.take_all()]))
+        return self._decide(events, entries, groups, last=True)
 
-    def _decide(self, rows: Rows, code: I64, size: int, *, last: bool) -> pa.Table:
-        found = match(rows, code, size)
+    def _decide(self, events: Events, entries: list[Entries], groups: Groups, *, last: bool) -> pa.Table:
+        found = match(events, entries, groups.size)
         self.counts.duplicates += found.duplicates
-        done = found.times(rows, COMPLETE)
         if last:
-            decided = np.ones(len(done), np.bool_)
+            decided = np.ones(len(found.done), np.bool_)
         else:
-            self._hurry(done)
-            decided = (done < max(self._frontier.t, NONE + GRACE_NS) - GRACE_NS) | (found.next_t < self._frontier.t)
-        tables = [task_table(rows, found.at[:, decided], self._hooks, given_up=False, ordered=found.ordered)]
-        left = np.flatnonzero((found.of_row >= 0) & ~_at(decided, found.of_row))
-        waits = _at((done != NEVER) | (found.next_t != NEVER), found.of_row[left])
-        self.held = take(rows, left[waits])
-        given_up = self.open.put(take(rows, left[~waits]))
+            self._hurry(found.done)
+            before = self._frontier.t
+            decided = (found.done < max(before, NONE + GRACE_NS) - GRACE_NS) | (found.next_t < before)
+        tables = [self._table(events, found, groups, decided, given_up=False)]
+        waits = ~decided & ((found.done != NEVER) | (found.next_t != NEVER))
+        self.held = _rows_of(events, found, groups, waits)
+        given_up = self.open.put(_rows_of(events, found, groups, ~decided & ~waits))
         if len(given_up["t"]):
-            groups = Groups(given_up["rank"], given_up["task"])
-            found = match(given_up, groups.code, groups.size)
-            tables.append(task_table(given_up, found.at, self._hooks, given_up=True, ordered=found.ordered))
+            events, entries, groups = _alone(given_up)
+            found = match(events, entries, groups.size)
+            tables.append(self._table(events, found, groups, np.ones(len(found.done), np.bool_), given_up=True))
             self.counts.given_up += tables[-1].num_rows
         table = tables[0] if len(tables) == 1 else merged(tables)
         self._count(table)
         return table
+
+    def _table(self, events: Events, found: Records, groups: Groups, which: Bools, *, given_up: bool) -> pa.Table:
+        rank, task = groups.identity(found.code[which])
+        at = found.at[:, which]
+        return task_table(events, at, rank, task, self._hooks, given_up=given_up, ordered=found.ordered)
 
     def _hurry(self, done: I64) -> None:
         """Raise the frontier when more tasks wait for it than may: because a worker is silent, or time jumps."""
@@ -115,10 +125,30 @@ def merged(tables: list[pa.Table]) -> pa.Table:
     """Tables of tasks as one, in the order of `task_table`; of one identity in the order given."""
     table = pa.concat_tables(tables).combine_chunks()
     task = table["task"].to_numpy()
-    start = table["start"].fill_null(NEVER).to_numpy()
+    start = pc.fill_null(table["start"], pa.scalar(NEVER, pa.int64())).to_numpy()
     order = np.lexsort((task & LOW, table["rank"].to_numpy(), task >> 32, start))
-    return table.take(pa.array(order)).cast(TASKS.schema)
+    return table.take(order).cast(TASKS.schema)
 
 
-def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    return values[places] if len(values) else np.zeros(len(places), np.bool_)
+def _by_hook(rows: Rows, code: I64, first: int) -> list[Entries]:
+    """Carried rows, the first at place `first`, by hook."""
+    which = [np.flatnonzero(rows["hook"] == h) for h in TASK_HOOKS]
+    return [(w + first, code[w]) for w in which]
+
+
+def _alone(rows: Rows) -> tuple[Events, list[Entries], Groups]:
+    """Carried rows with no part before them."""
+    groups = Groups(rows["rank"], rows["task"])
+    return Events(None, rows), _by_hook(rows, groups.code, 0), groups
+
+
+def _rows_of(events: Events, found: Records, groups: Groups, which: Bools) -> Rows:
+    """The rows of some records, by themselves; a range row becomes one of one task."""
+    chosen = np.flatnonzero(which)
+    if not len(chosen):
+        return nothing()
+    at = found.at[:, chosen]
+    hook, record = np.nonzero(at >= 0)
+    rows = events.rows(at[hook, record])
+    rows["task"] = groups.identity(found.code[chosen[record]])[1]
+    return rows

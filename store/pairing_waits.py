@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from .pairing_columns import as_table
 from .pairing_frontier import Frontier
-from .pairing_rows import LOW, NEVER, NONE, RESUME, WAIT, Array, Events, I64, Rows, join, nothing, take
-from .stored import arrival_to_order
+from .pairing_rows import I64, LOW, NEVER, NONE, RESUME, WAIT, Array, Bools, Events, Rows, nothing
 from .tables import WAITS
 
 
@@ -39,104 +38,127 @@ class WaitPairer:
 
     def feed(self, events: Events) -> pa.Table:
         """The waits that this part decides, as `WAITS`."""
-        new, _ = events.of_hooks(WAIT, RESUME)
-        rows = join([self.open, new])
-        if (order := arrival_to_order(rows)) is not None:
-            rows = take(rows, order)
-        rows = self._without_duplicates(rows)
-        waits = rows["hook"] == WAIT
-        follows = _same_worker(rows)
-        resumed = np.flatnonzero(waits[:-1] & ~waits[1:] & follows & _agree(rows))
-        last = np.ones(len(waits), np.bool_)
-        last[:-1] = ~follows
-        is_open = np.flatnonzero(waits & last)
-        alone = np.ones(len(waits), np.bool_)
-        alone[resumed] = alone[resumed + 1] = alone[is_open] = False
-        self.open = take(rows, is_open)
-        unresumed, begun_unseen = np.flatnonzero(alone & waits), np.flatnonzero(alone & ~waits)
-        none = np.full(len(unresumed), -1), np.full(len(begun_unseen), -1)
-        return self._table(
-            rows,
-            np.concatenate([resumed, unresumed, none[1]]),
-            np.concatenate([resumed + 1, none[0], begun_unseen]),
-        )
+        events.carry(self.open)
+        places = self._without_duplicates(events, _in_order(events))
+        hook = events.take("hook", places)
+        same = _same_worker(events, places)
+        waits = hook == WAIT
+        resumed = np.flatnonzero(waits[:-1] & ~waits[1:] & same)
+        resumed = resumed[_agree(events, places[resumed], places[resumed + 1])]
+        last = np.ones(len(places), np.bool_)
+        last[:-1] = ~same
+        is_open = waits & last
+        alone = ~is_open
+        alone[resumed] = alone[resumed + 1] = False
+        unresumed, begun_unseen = places[alone & waits], places[alone & ~waits]
+        begun = np.concatenate([places[resumed], unresumed, np.full(len(begun_unseen), -1)])
+        ended = np.concatenate([places[resumed + 1], np.full(len(unresumed), -1), begun_unseen])
+        table = self._table(events, begun, ended)
+        self.open = events.rows(places[is_open])
+        return table
 
     def finish(self) -> pa.Table:
         """The waits that are left: without end."""
-        rows, self.open = self.open, nothing()
-        begun = np.arange(len(rows["t"]))
-        worker = rows["worker"]
+        events = Events(None, self.open)
+        begun = np.arange(len(self.open["t"]))
+        worker = self.open["worker"]
         inside = (worker >= 0) & (worker < len(self._frontier.last))
-        silent = inside & (self._frontier.last[np.where(inside, worker, 0)] <= rows["t"])
-        return self._table(rows, begun, np.full(len(begun), -1), silent)
+        silent = inside & (self._frontier.last[np.where(inside, worker, 0)] <= self.open["t"])
+        self.open = nothing()
+        return self._table(events, begun, np.full(len(begun), -1), silent)
 
-    def _without_duplicates(self, rows: Rows) -> Rows:
-        again = np.zeros(len(rows["t"]), np.bool_)
-        again[1:] = _same_worker(rows)
+    def _without_duplicates(self, events: Events, places: I64) -> I64:
+        again = np.zeros(len(places), np.bool_)
+        again[1:] = _same_worker(events, places)
         for name in ("seq", "t", "hook"):
-            again[1:] &= rows[name][1:] == rows[name][:-1]
-        if not again.any():
-            return rows
+            values = events.take(name, places)
+            again[1:] &= values[1:] == values[:-1]
+            if not again.any():
+                return places
         self.counts.duplicates += int(again.sum())
-        return take(rows, np.flatnonzero(~again))
+        return places[~again]
 
-    def _table(self, rows: Rows, begun: I64, ended: I64, silent: Array | None = None) -> pa.Table:
-        """The waits whose wait and resume rows stand at two places (-1: none), in order of begin, end, rank, worker.
+    def _table(self, events: Events, begun: I64, ended: I64, silent: Bools | None = None) -> pa.Table:
+        """The waits whose wait and resume rows stand at two places (-1: none).
 
-        silent: which of them still went on when the recording ended.
+        In order of begin (nulls last), end (nulls last), rank, worker, task, dep. silent: which of them still went on
+        when the recording ended.
         """
         seen, over = begun >= 0, ended >= 0
+        since = events.since(ended)
+        end = events.take("t", ended)
+        begin = np.where(seen, events.take("t", begun), end - since)
+        known = seen | (since != NONE)
         either = np.where(seen, begun, ended)
-        since = rows["extra"][ended] if len(either) else np.empty(0, np.int64)
-        end = np.where(over, rows["t"][ended], 0) if len(either) else np.empty(0, np.int64)
-        begin = np.where(seen, rows["t"][either], end - since)
-        known = seen | (over & (since != NONE))
-        rank, worker = rows["rank"][either], rows["worker"][either]
-        task, dep = rows["task"][either], rows["dep"][either]
-        keys = (dep, task, worker, rank, np.where(over, end, NEVER), np.where(known, begin, NEVER))
-        order = np.argsort(keys[-1], kind="stable")
-        by_begin = keys[-1][order]
+        by_begin = np.where(known, begin, NEVER)
+        order = np.argsort(by_begin, kind="stable")
+        by_begin = by_begin[order]
         if (tied := by_begin[1:] == by_begin[:-1]).any():
             # Only where several begin at one time must more be compared.
             among = np.flatnonzero(np.concatenate([tied, [False]]) | np.concatenate([[False], tied]))
-            order[among] = order[among][np.lexsort(tuple(k[order[among]] for k in keys))]
-        counters = rows["extra"][either]
-        missing = np.where(~seen, 1, 0) if WAIT in self._hooks else np.zeros(len(either), np.int64)
-        missing |= np.where(~over, 2, 0) if RESUME in self._hooks else 0
+            these = order[among]
+            keys = [events.take(n, either[these]) for n in ("dep", "task", "worker", "rank")]
+            keys += [np.where(over[these], end[these], NEVER), by_begin[among]]
+            order[among] = these[np.lexsort(tuple(keys))]
+        begin, end, known, seen, over, either = (a[order] for a in (begin, end, known, seen, over, either))
+        counters = events.take("aux", either)
+        missing = np.zeros(len(either), np.int16)
+        if WAIT in self._hooks:
+            missing |= (~seen).astype(np.int16)
+        if RESUME in self._hooks:
+            missing |= (~over).astype(np.int16) << 1
         self.counts.waits += len(either)
         self.counts.missing_wait += int(np.count_nonzero(missing & 1))
         self.counts.missing_resume += int(np.count_nonzero(missing & 2))
-        columns: dict[str, Array | tuple[Array, Array]] = {
-            "rank": rank,
-            "worker": worker,
-            "task": task,
-            "task_class": rows["task_class"][either],
-            "dep": dep,
-            "dep_class": rows["dep_class"][either],
+        columns: dict[str, Array | tuple[Array, Bools]] = {
+            n: events.take(n, either)
+            for n in ("rank", "worker", "task", "task_class", "dep", "dep_class", "request", "step")
+        }
+        columns |= {
             "t_begin": (begin, known),
             "t_end": (end, over),
             "ns": (end - begin, known & over),
             "seen": (counters >> 32 & LOW, seen),
             "wanted": (counters & LOW, seen),
-            "request": rows["request"][either],
-            "step": rows["step"][either],
-            "missing": missing.astype(np.int16),
-            "open": silent if silent is not None else np.zeros(len(either), np.bool_),
+            "missing": missing,
+            "open": np.zeros(len(either), np.bool_) if silent is None else silent[order],
         }
-        return as_table(
-            WAITS,
-            {n: (c[0][order], c[1][order]) if isinstance(c, tuple) else c[order] for n, c in columns.items()},
-        )
+        return as_table(WAITS, columns)
 
 
-def _same_worker(rows: Rows) -> Array:
+def _in_order(events: Events) -> I64:
+    """Places of all wait and resume rows in order of (rank, worker, seq): what is carried before the part's."""
+    hook = events.part["hook"]
+    places = np.flatnonzero((hook == WAIT) | (hook == RESUME))
+    who = _who(events, places)
+    seq = events.take("seq", places)
+    first = np.ones(len(places), np.bool_)
+    first[1:] = who[1:] != who[:-1]
+    if not ((who[1:] > who[:-1]) | ~first[1:] & (seq[1:] >= seq[:-1])).all():
+        places = places[np.lexsort((seq, who))]
+        who = _who(events, places)
+    carried = np.arange(len(events.carried["t"])) + events.count
+    return np.insert(places, np.searchsorted(who, _who(events, carried)), carried)
+
+
+def _who(events: Events, places: I64) -> I64:
+    return events.take("rank", places).astype(np.int64) << 32 | events.take("worker", places)
+
+
+def _same_worker(events: Events, places: I64) -> Bools:
     """Of each row but the first: is it of the same worker as the one before?"""
-    same: Array = rows["worker"][1:] == rows["worker"][:-1]
-    return same & (rows["rank"][1:] == rows["rank"][:-1])
+    who = _who(events, places)
+    same: Bools = who[1:] == who[:-1]
+    return same
 
 
-def _agree(rows: Rows) -> Array:
-    """Of each row but the last: does the next, a resume, tell of this wait?"""
-    since = rows["extra"][1:]
-    same = (rows["task"][1:] == rows["task"][:-1]) & (rows["dep"][1:] == rows["dep"][:-1])
-    return np.where(since == NONE, same, rows["t"][1:] - since == rows["t"][:-1])
+def _agree(events: Events, begun: I64, ended: I64) -> Bools:
+    """Do the resume rows tell of the wait rows beside them?"""
+    since = events.since(ended)
+    agree: Bools = events.take("t", ended) - since == events.take("t", begun)
+    unknown = np.flatnonzero(since == NONE)
+    if len(unknown):
+        agree[unknown] = True
+        for name in ("task", "dep"):
+            agree[unknown] &= events.take(name, begun[unknown]) == events.take(name, ended[unknown])
+    return agree

@@ -39,6 +39,14 @@ MS_DEVICE void together() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
 
 MS_DEVICE float4 load4(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 MS_DEVICE float4 weight4(const float* p) { return __ldg(reinterpret_cast<const float4*>(p)); }
+/// A weight that is used once. Volatile, so that the compiler leaves a piece's loads together and ahead of their use.
+MS_DEVICE float4 stream4(const float* p) {
+  float4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p));
+  return v;
+}
 MS_DEVICE void store4(float* p, float4 v) { *reinterpret_cast<float4*>(p) = v; }
 MS_DEVICE float dot(float4 a, float4 b, float c) {
   return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, c))));
@@ -88,30 +96,31 @@ MS_DEVICE void norm(const Operands& o, const float* weight, bool add) {
   }
 }
 
-/// Two columns of weights against ROWS rows of input in shared memory; every lane gets all the sums. All loads of a
-/// piece are under way before the first is used: a warp alone has to cover the memory's latency.
+/// A piece of two columns, N times 128 elements: all its loads are under way before the first is used, since four warps
+/// have to cover the memory's latency by themselves.
+template <u32 N>
+MS_DEVICE void piece2(const float* w0, const float* w1, const float* in, u32 k, float (&sum)[2][ROWS]) {
+  float4 a[N], b[N];
+#pragma unroll
+  for (u32 d = 0; d < N; d++) a[d] = stream4(w0 + d * 128), b[d] = stream4(w1 + d * 128);
+#pragma unroll
+  for (u32 d = 0; d < N; d++)
+#pragma unroll
+    for (u32 s = 0; s < ROWS; s++) {
+      float4 x = *reinterpret_cast<const float4*>(in + s * k + d * 128);
+      sum[0][s] = dot(a[d], x, sum[0][s]);
+      sum[1][s] = dot(b[d], x, sum[1][s]);
+    }
+}
+
+/// Two columns of weights against ROWS rows of input in shared memory; every lane gets all the sums.
 MS_DEVICE void columns2(const float* w0, const float* w1, const float* in, u32 k, float (&sum)[2][ROWS]) {
 #pragma unroll
   for (u32 s = 0; s < ROWS; s++) sum[0][s] = sum[1][s] = 0;
-  for (u32 base = lane_id() * 4; base < k; base += 128 * DEPTH) {
-    float4 a[DEPTH], b[DEPTH];
-#pragma unroll
-    for (u32 d = 0; d < DEPTH; d++) {
-      u32 i = min(base + d * 128, k - 4);
-      a[d] = weight4(w0 + i), b[d] = weight4(w1 + i);
-    }
-#pragma unroll
-    for (u32 d = 0; d < DEPTH; d++) {
-      u32 i = base + d * 128;
-      if (i >= k) break;
-#pragma unroll
-      for (u32 s = 0; s < ROWS; s++) {
-        float4 x = *reinterpret_cast<const float4*>(in + s * k + i);
-        sum[0][s] = dot(a[d], x, sum[0][s]);
-        sum[1][s] = dot(b[d], x, sum[1][s]);
-      }
-    }
-  }
+  u32 i = lane_id() * 4;
+  for (; i + 128 * DEPTH <= k + lane_id() * 4; i += 128 * DEPTH) piece2<DEPTH>(w0 + i, w1 + i, in + i, k, sum);
+  for (; i < k; i += 128) piece2<1>(w0 + i, w1 + i, in + i, k, sum);
+  __syncwarp();
 #pragma unroll
   for (u32 s = 0; s < ROWS; s++)
 #pragma unroll

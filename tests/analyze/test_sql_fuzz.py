@@ -34,7 +34,7 @@ def texts(draw: st.DrawFn) -> str:
     return head + draw(st.sampled_from([" ", "  ", "\n", ""])).join(words)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     st.one_of(texts(), st.text(max_size=80), st.binary(max_size=40).map(lambda b: b.decode("utf-8", "surrogateescape")))
 )

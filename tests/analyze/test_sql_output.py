@@ -116,7 +116,8 @@ def test_json_is_read_back(session: Session) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_limit_cuts_and_tells(form: str, session: Session) -> None:
     """At most so many rows, across batches and inside lists; `more` only where there were more."""
-    sql = "SELECT i, [i, i + 1] AS l, {'a': i} AS s, MAP {i: 'x'} AS m FROM range(66000) t(i)"
+    nested = ", [i, i + 1] AS l, {'a': i} AS s, MAP {i: 'x'} AS m" if form == "json" else ""
+    sql = f"SELECT i{nested} FROM range(66000) t(i)"
     for limit, more in ((0, True), (3, True), (65_900, True), (66_000, False), (None, False)):
         out = io.BytesIO()
         written = write(session.run(sql), form, out, limit=limit)

@@ -95,9 +95,9 @@ def test_parts_and_spool_are_one(tmp_path: Path) -> None:
     """A trace that is being recorded: sealed rows and spooled rows, each once, in their own types."""
     writer = recordings.begin(tmp_path / "x.mscope")
     total = 0
-    for _ in range(4):
-        writer.append("events", recordings.ring_rows(1 << 19))
-        total += 1 << 19
+    for _ in range(5):
+        writer.append("events", recordings.ring_rows(1 << 18))
+        total += 1 << 18
     writer.append("events", recordings.ring_rows(17))
     writer.flush()
     deadline = time.monotonic() + 60
@@ -275,7 +275,7 @@ def test_part_of_other_columns_is_refused(columns: str, why: str, tmp_path: Path
     assert "run megascope check" in str(refused.value)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_mutated_part_taken_on_trust(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts too large to be verified first: whatever their bytes are, rows or one line, and a note that says so."""
     monkeypatch.setattr(inputs, "VERIFY_BYTES", 0)

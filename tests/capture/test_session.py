@@ -16,14 +16,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from megascope.store.check import check, repair
+from doomed import record_and_acknowledge
 from scripted import ScriptedEngine, pour
 
 from megascope.capture.segment.layout import Policy
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.session import Session
+from megascope.store.check import check, repair
 from megascope.store.errors import MegascopeError
-from megascope.store.trace import Trace, TraceWriter
+from megascope.store.trace import Trace
 
 KILLS = 100
 
@@ -136,6 +137,7 @@ def test_a_segment_cut_while_recording_ends_the_recording_in_order(tmp_path: Pat
 ENGINE_THAT_DIES = """
 import os, pathlib, signal, sys
 sys.path.insert(0, {here!r})
+from doomed import record_and_acknowledge
 from scripted import ScriptedEngine
 engine = ScriptedEngine(pathlib.Path({path!r}), [0, 0])
 for i in range({rows}):
@@ -171,25 +173,10 @@ def test_an_engine_that_is_killed(tmp_path: Path, rows: int) -> None:
     assert not [f for f in check(tmp_path / "o.mscope").findings if f.severity == "damaged" and f.file != "loss"]
 
 
-def _capture(segment: Path, out: Path, acknowledged: Synchronized[int]) -> None:
-    """In the child: record, and say after every flush how many rows a SIGKILL may not take away any more."""
-    flush = TraceWriter.flush
-
-    def counted(self: TraceWriter) -> None:
-        taken = session.rings.taken
-        flush(self)
-        acknowledged.value = taken
-
-    TraceWriter.flush = counted  # type: ignore[method-assign]
-    with SegmentReader.open(segment, write=True) as reader:
-        session = Session(reader, out)
-        session.run(stopped=lambda: False)
-
-
 def test_a_killed_capture_loses_at_most_the_batch_in_flight(tmp_path: Path) -> None:
     """KILLS captures, one after the other, drain one engine that never stops; each is killed at a random moment."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["megascope.capture.session", "scripted"])
+    context.set_forkserver_preload(["doomed"])
     engine = ScriptedEngine(tmp_path / "a.mseg", [0], policy=Policy.WAIT, block_rows=4096, blocks=32)
     over = threading.Event()
 
@@ -205,7 +192,7 @@ def test_a_killed_capture_loses_at_most_the_batch_in_flight(tmp_path: Path) -> N
         for i in range(KILLS):
             out = tmp_path / f"{i}.mscope"
             acknowledged: Synchronized[int] = context.Value("q", 0)
-            child = context.Process(target=_capture, args=(engine.writer.path, out, acknowledged))
+            child = context.Process(target=record_and_acknowledge, args=(engine.writer.path, out, acknowledged))
             child.start()
             while not acknowledged.value and child.is_alive():
                 time.sleep(0.001)

@@ -81,10 +81,10 @@ def spool_everything(path: Path) -> TraceWriter:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_crash_anywhere_in_sealing(tmp_path: Path, after: bool) -> None:
+def test_crash_anywhere_in_sealing(memory_path: Path, after: bool) -> None:
     crashes = 0
     for step in range(1, 1000):
-        path = tmp_path / f"{step}.mscope"
+        path = memory_path / f"{step}.mscope"
 
         def act(path: Path = path, step: int = step) -> None:
             w = spool_everything(path)
@@ -107,11 +107,11 @@ def test_crash_anywhere_in_sealing(tmp_path: Path, after: bool) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_crash_anywhere_in_repair(tmp_path: Path, after: bool) -> None:
+def test_crash_anywhere_in_repair(memory_path: Path, after: bool) -> None:
     """Repair that is killed and run again says each loss once and puts aside what is damaged."""
     crashes = 0
     for step in range(1, 1000):
-        path = tmp_path / f"{step}.mscope"
+        path = memory_path / f"{step}.mscope"
         in_child(lambda path=path: (spool_everything(path), None)[1])  # type: ignore[misc]
         first = min((path / "spool").glob("events-*.arrows"))
         with first.open("ab") as file:
@@ -140,9 +140,9 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_failing_disk_leaves_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_disk_leaves_the_spool(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that is no full disk ends the recording with one line, and repair finishes it later."""
-    path = tmp_path / "a.mscope"
+    path = memory_path / "a.mscope"
     w = spool_everything(path)
     real = os.replace
 
@@ -159,8 +159,8 @@ def test_a_failing_disk_leaves_the_spool(tmp_path: Path, monkeypatch: pytest.Mon
     assert_whole(path)
 
 
-def test_failed_replacement_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.mscope"
+def test_failed_replacement_changes_nothing(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = memory_path / "a.mscope"
     record(path, 10)
     before = (path / manifest.FILE).read_bytes()
 
@@ -174,13 +174,13 @@ def test_failed_replacement_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert not list(path.glob(".*"))
 
 
-def test_killed_a_hundred_times(tmp_path: Path) -> None:
+def test_killed_a_hundred_times(memory_path: Path) -> None:
     """SIGKILL at a random moment of a recording at full speed: all that flush had confirmed is there, once."""
     seed = int.from_bytes(os.urandom(4))
     print("seed", seed)
     wait = seed
     for round_ in range(100):
-        path = tmp_path / f"{round_}.mscope"
+        path = memory_path / f"{round_}.mscope"
         reader, told = os.pipe()
         pid = os.fork()
         if pid == 0:

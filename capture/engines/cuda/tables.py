@@ -78,7 +78,9 @@ def dependency_table(graph: Graph) -> NDArray[np.void]:
 def release_table(graph: Graph, deps: NDArray[np.void]) -> NDArray[np.void]:
     """What tasks count up, in the order of graph.release_dep. Raises Usage when a task releases too many."""
     if len(graph.release_dep) >= 1 << RELEASE_BITS or np.diff(graph.release_ptr).max() >= 1 << (32 - RELEASE_BITS):
-        raise Usage("cannot run this model on the cuda engine", "a task releases too many dependencies", "make tiles smaller")
+        raise Usage(
+            "cannot run this model on the cuda engine", "a task releases too many dependencies", "make tiles smaller"
+        )
     out = np.zeros(len(graph.release_dep), RELEASE)
     out["dep"] = graph.release_dep
     for name in ("wanted", "first", "waiters"):

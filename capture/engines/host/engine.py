@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from .sinks import Sink
 from .spec import Spec
 from .state import I64
 
-_run: Callable[[int, int], int] = simulate.run
+_run: Any = simulate.run
 
 T_ZERO = 1_000_000
 """Virtual time begins here, so that no time is 0, which stands for "not known"."""
@@ -133,7 +134,7 @@ class HostEngine:
 
     def load(self) -> None:
         """Load the compiled simulation, so that `run` starts at once. About 10 s the first time on a machine."""
-        simulate.load()
+        _run.compile("int64(int64, int64)")
 
     def run(self, sink: Sink, stop: Callable[[], bool] = lambda: False) -> Result:
         """Execute until the steps are done, the sink says stop or `stop()` does; then close what is open.

@@ -369,8 +369,3 @@ def run(address, until):
             step_end(p, t)
         else:
             step_begin(p, t, low)
-
-
-def load():
-    """Compile `run`, or load it from the cache."""
-    run.compile("int64(int64, int64)")

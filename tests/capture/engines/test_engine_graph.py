@@ -62,7 +62,7 @@ def execute(g: Graph) -> list[int]:
     return order
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(models())
 def test_every_task_runs_exactly_once(model: Model) -> None:
     g = build_graph(model)
@@ -73,7 +73,7 @@ def test_every_task_runs_exactly_once(model: Model) -> None:
     assert {int(t) for t in last} == {t for t in range(1, g.tasks + 1) if g.end in g.releases(t)}
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(models())
 def test_wanted_counts_are_what_the_operators_need(model: Model) -> None:
     g, m = build_graph(model), model
@@ -103,7 +103,7 @@ def test_wanted_counts_are_what_the_operators_need(model: Model) -> None:
             assert g.wanted[tensor.first] == expected[kind], name
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(models())
 def test_a_qkv_tile_releases_exactly_the_heads_that_need_its_columns(model: Model) -> None:
     g, m = build_graph(model), model
@@ -119,7 +119,7 @@ def test_a_qkv_tile_releases_exactly_the_heads_that_need_its_columns(model: Mode
             assert (head in released) == bool(columns & needed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(models())
 def test_waiters_of_a_dep_are_consecutive_and_of_one_class(model: Model) -> None:
     g = build_graph(model)
@@ -131,7 +131,7 @@ def test_waiters_of_a_dep_are_consecutive_and_of_one_class(model: Model) -> None
         assert all(dep in (g.dep[t], g.blocking[t]) for t in waiters)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(models())
 def test_matrix_tiles_cover_their_columns_once(model: Model) -> None:
     g, m = build_graph(model), model
@@ -145,7 +145,7 @@ def test_matrix_tiles_cover_their_columns_once(model: Model) -> None:
             assert covered == list(range(width))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(models())
 def test_tile_packs_the_coordinates(model: Model) -> None:
     g = build_graph(model)
@@ -161,7 +161,7 @@ def test_tile_packs_the_coordinates(model: Model) -> None:
                 assert value == source[name][task]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(models(), st.integers(1, 6))
 def test_a_static_schedule_cannot_deadlock(model: Model, workers: int) -> None:
     g = build_graph(model)

@@ -14,7 +14,7 @@ from megascope.capture.engines.serving import STATE, Load, Plan, Serving, Teller
 from megascope.store.errors import Usage
 from megascope.store.tables import REQUEST_SETS, REQUESTS, STEP_REQUESTS
 
-STEPS = 300
+STEPS = 150
 
 loads = st.builds(
     Load,
@@ -41,7 +41,7 @@ def states(plan: Plan) -> dict[int, list[tuple[int, int, str]]]:
     return out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(loads)
 def test_batches_are_never_empty_and_requests_sit_in_one_slot(load: Load) -> None:
     plan = Serving(load).plan(STEPS)
@@ -56,7 +56,7 @@ def test_batches_are_never_empty_and_requests_sit_in_one_slot(load: Load) -> Non
     assert (plan.attended()[~empty] > 0).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(loads)
 def test_positions_move_on_by_the_tokens_processed(load: Load) -> None:
     plan = Serving(load).plan(STEPS)
@@ -68,7 +68,7 @@ def test_positions_move_on_by_the_tokens_processed(load: Load) -> None:
             reached[request] = int(plan.position[i, slot] + plan.tokens[i, slot])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(loads)
 def test_states_follow_each_other(load: Load) -> None:
     plan = Serving(load).plan(STEPS)
@@ -91,7 +91,7 @@ def test_states_follow_each_other(load: Load) -> None:
             ), (request, before, after)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(loads, st.lists(st.integers(1, 90), min_size=1, max_size=12))
 def test_the_plan_does_not_depend_on_its_pieces(load: Load, pieces: list[int]) -> None:
     whole, parts = Serving(load).plan(sum(pieces)), Serving(load)
@@ -106,7 +106,7 @@ def test_the_plan_does_not_depend_on_its_pieces(load: Load, pieces: list[int]) -
         at += n
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(loads)
 def test_tables_say_what_the_arrays_say(load: Load) -> None:
     plan = Serving(load).plan(STEPS)

@@ -26,7 +26,7 @@ def split(records: I64) -> tuple[I64, I64, I64, I64]:
     return records[of], worker[of], records[~of], worker[~of]
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(
     lose=st.sampled_from((0.0, 0.01, 0.3, 0.9)),
     epoch=st.sampled_from((0.05, 0.3, 100.0)),
