@@ -157,14 +157,15 @@ def firing(bench: Bench) -> list[dict[str, Any]]:
         cp.cuda.runtime.deviceSynchronize()
         return float(cycles.get().mean()) / FIRING_TASKS
 
-    cases = [
-        ("nothing fired", Hooks.NATIVE, 0, 0),
-        ("compiled in, nothing to fire", Hooks.QUEUE, 0, 0),
-        ("start and complete, detached", Hooks.QUEUE, 2, 0),
-        ("complete", Hooks.QUEUE, 1, 0x1FFE),
-        ("start and complete", Hooks.QUEUE, 2, 0x1FFE),
-        ("compiler-native end", Hooks.NATIVE, 1, 0),
-        ("compiler-native begin and end", Hooks.NATIVE, 2, 0),
+    every = 0x1FFE
+    cases = [  # what, build, events a task, mask, the case to compare it with
+        ("nothing", Hooks.NATIVE, 0, 0, "nothing"),
+        ("a consumer warp beside it", Hooks.QUEUE, 0, 0, "nothing"),
+        ("start and complete, detached", Hooks.QUEUE, 2, 0, "a consumer warp beside it"),
+        ("complete", Hooks.QUEUE, 1, every, "a consumer warp beside it"),
+        ("start and complete", Hooks.QUEUE, 2, every, "a consumer warp beside it"),
+        ("compiler-native end", Hooks.NATIVE, 1, 0, "nothing"),
+        ("compiler-native begin and end", Hooks.NATIVE, 2, 0, "nothing"),
     ]
     out = []
     print("\ncycles that firing adds to a task")
@@ -172,13 +173,13 @@ def firing(bench: Bench) -> list[dict[str, Any]]:
         for place in ("inside", "beside"):
             got: dict[str, list[float]] = {name: [] for name, *_ in cases}
             for _ in range(FIRING_LAUNCHES):
-                for name, hooks, events, mask in cases:
+                for name, hooks, events, mask, _ in cases:
                     got[name].append(one(hooks, events, place, length, mask))
-            base = statistics.median(got["nothing fired"])
-            for name in got:
-                added = statistics.median(got[name]) - base
-                out.append({"what": name, "place": place, "task_cycles": base, "added_cycles": added})
-                print(f"  {place}, task of {base:5.0f} cycles: {name:30} {added:+7.1f}", flush=True)
+            median = {name: statistics.median(cycles) for name, cycles in got.items()}
+            for name, *_, than in cases[1:]:
+                row = {"what": name, "than": than, "place": place, "length": length}
+                out.append(row | {"task_cycles": median["nothing"], "added_cycles": median[name] - median[than]})
+                print(f"  {place}, task of {median['nothing']:5.0f} cycles: {name:30} {out[-1]['added_cycles']:+7.1f}")
     return out
 
 

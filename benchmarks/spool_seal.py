@@ -21,8 +21,8 @@ import pyarrow as pa
 import ring_rows
 
 from megascope.store import manifest, seal, spool, stored
+from megascope.store.gather import BATCH_ROWS
 from megascope.store.tables import RING_ROW
-from megascope.store.writer import BATCH_ROWS
 
 ID = "0" * 32
 

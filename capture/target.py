@@ -39,15 +39,19 @@ class Target:
         """Whether the engine lives for this capture alone."""
         return self.process is not None
 
-    def wait_for_segment(self, seconds: float, stopped: Callable[[], bool]) -> None:
-        """Until the engine has made its segment.
+    def wait_for_segment(self, seconds: float, stopped: Callable[[], bool], note: Callable[[str], None]) -> None:
+        """Until the engine has made its segment; `note` is told when that takes long (a first run compiles).
 
         Raises MegascopeError with the engine's own last line when it ends before, or does not within `seconds`.
         """
         if self.process is None:
             return
-        deadline = time.monotonic() + seconds
+        begun = time.monotonic()
+        deadline, noted = begun + seconds, False
         while not self._begun():
+            if not noted and time.monotonic() - begun > 1.5:
+                note("the engine is starting; its first run on a machine compiles for some seconds")
+                noted = True
             if self.process.poll() is not None and not self._begun():
                 raise MegascopeError("cannot start the engine", self.last_words(), code=_code(self.process.returncode))
             if stopped():

@@ -59,7 +59,7 @@ class Capture:
         before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
         engine = target.start(args.target, args.command)
         try:
-            engine.wait_for_segment(120.0, stop.is_set)
+            engine.wait_for_segment(120.0, stop.is_set, _note)
             with SegmentReader.open(engine.path, write=True) as segment:
                 recording = session.Session(segment, out, force=args.force, max_bytes=args.max_bytes)
                 line = LiveLine(segment.layout.name)
@@ -184,6 +184,10 @@ class Now:
             names_ = " → ".join(f"worker {w}" for w in [*cycle, cycle[0]])
             print(f"deadlock: {names_}: each waits for what the next would release", file=sys.stderr)
         return Exit.DONE
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> None:

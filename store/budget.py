@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+RESERVE_FILE = "reserve"
 _RESERVE = 16 << 20
 _RESERVE_LEAST = 64 << 10
 _STRETCH_S = 10.0

@@ -71,5 +71,5 @@ def unequal_events(rows_by_program: Mapping[int, int], coverage: pa.Table, loss:
 
 
 def _column(rows: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    values: np.ndarray[tuple[int], np.dtype[np.int64]] = rows[name].fill_null(0).to_numpy().astype(np.int64)
+    values: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.fill_null(rows[name], 0).to_numpy().astype(np.int64)
     return values

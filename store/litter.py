@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from . import durable, manifest, parquet, spool
+from .budget import RESERVE_FILE
 from .reader import Part, Trace
-from .writer import RESERVE_FILE
 
 DAMAGED_FOLDER = "damaged"
 """Where repair puts what it cannot read: nothing is thrown away that somebody might still want."""

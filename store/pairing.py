@@ -47,7 +47,7 @@ class Context:
         """From a trace's checked manifest and its table `workers`, if it has one."""
         names = manifest["engine"].get("exported_hooks")
         hooks = frozenset(HOOK_BY_NAME[n].id for n in names) if names else frozenset(h.id for h in HOOKS)
-        ids = workers["worker"].to_numpy() if workers is not None else []
+        ids: Any = workers["worker"].to_numpy() if workers is not None else []
         return cls(np.asarray(ids, np.int64), hooks)
 
 
@@ -102,8 +102,8 @@ class Pairer:
         workers = np.flatnonzero(self._frontier.last != NONE)
         tables = {
             "held": to_table(self._tasks.held),
-            "waits": to_table(self._waits.open),
-            "workers": pa.table({"worker": workers, "t": self._frontier.last[workers]}, pairing_state.WORKERS_SCHEMA),
+            "waits": to_table(self._waits.last),
+            "workers": pairing_state.workers_table(workers, self._frontier.last[workers]),
         }
         for i, chunk in enumerate(self._tasks.open.chunks()):
             tables[f"open{i}"] = to_table(chunk)
@@ -118,7 +118,7 @@ class Pairer:
         """Go on where `state` was taken. For a new Pairer of the same context. Raises Refused for damaged bytes."""
         tables, numbers = pairing_state.load(state)
         self._tasks.held = from_table(tables["held"])
-        self._waits.open = from_table(tables["waits"])
+        self._waits.last = from_table(tables["waits"])
         for name, table in tables.items():
             if name.startswith("open") and table.num_rows:
                 self._tasks.open.put(from_table(table))

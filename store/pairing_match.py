@@ -60,10 +60,11 @@ class Groups:
         self._tasks, self._ranks = task[by_task], rank[by_task]
 
     def _packed(self, iteration: Array, rank: Array, index: Array) -> I64:
-        low, extent = self._low, self._extent
-        if extent[1] == 1:
-            return (iteration - low[0]) * extent[2] + (index - low[2])
-        return ((iteration - low[0]) * extent[1] + (rank.astype(np.int64) - low[1])) * extent[2] + (index - low[2])
+        above = iteration - self._low[0]
+        if self._extent[1] > 1:
+            above = above * self._extent[1] + (rank.astype(np.int64) - self._low[1])
+        code: I64 = above * self._extent[2] + (index - self._low[2])
+        return code
 
     def identity(self, code: I64) -> tuple[Array, I64]:
         """(rank, task) of codes."""
@@ -156,7 +157,7 @@ def match(events: Events, entries: Sequence[Entries], size: int) -> Records:
 
 
 def _times(events: Events, places: I64, otherwise: int) -> I64:
-    t: I64 = events.take("t", places)
+    t: I64 = events.at(places)["t"]
     t[places < 0] = otherwise
     return t
 
@@ -174,7 +175,8 @@ def _cut(events: Events, entries: Sequence[Entries], odd: Array) -> tuple[_Cut, 
     places = np.concatenate([p for p, _ in picked])
     code = np.concatenate([c for _, c in picked])
     hook = np.repeat(TASK_HOOKS, [len(p) for p, _ in picked])
-    t, worker, seq = (events.take(n, places) for n in ("t", "worker", "seq"))
+    rows = events.at(places)
+    t, worker, seq = rows["t"], rows["worker"], rows["seq"]
     order = np.lexsort((seq, worker, hook, t, code))
     new: list[list[int]] = []
     codes: list[int] = []

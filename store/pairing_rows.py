@@ -95,26 +95,9 @@ class Events:
         """Put these rows behind the part, in place of others."""
         self.carried = rows
 
-    def take(self, name: str, places: Array) -> Array:
-        """A column's values at places; anything where the place is -1."""
-        column, more = self.part[name], self.carried[name]
-        if not len(column):
-            return np.take(more, places, mode="clip") if len(more) else np.zeros(len(places), DTYPES[name])
-        values: Array = np.take(column, places, mode="clip")
-        if len(more):
-            behind = np.flatnonzero(places >= self.count)
-            values[behind] = more[places[behind] - self.count]
-        return values
-
-    def since(self, places: Array) -> I64:
-        """`since_ns` at places, NONE where it saturated."""
-        values: I64 = self.take("since_ns", places)
-        values[np.abs(values) >= SINCE_MAX] = NONE
-        return values
-
-    def rows(self, places: Array) -> Rows:
-        """Copies of the rows at places."""
-        return {n: self.take(n, places) for n in DTYPES}
+    def at(self, places: I64) -> At:
+        """The rows at places. With the rows that are carried now."""
+        return At(self, places)
 
     def of_hook(self, hook: int) -> tuple[I64, I64, int]:
         """The part's rows of a hook as places and tasks, a range row once for each of its tasks.
@@ -137,6 +120,54 @@ class Events:
         tasks = self.part["task"][places]
         tasks[len(tasks) - len(nth) :] += nth
         return places, tasks, len(ranged) - len(where)
+
+
+class At:
+    """Rows at places: `rows[name]` is a column of them. Where the place is -1 the value says nothing."""
+
+    def __init__(self, events: Events, places: I64) -> None:
+        self.places = places
+        self._part, self._carried = events.part, events.carried
+        self._empty = not events.count
+        self._behind = np.flatnonzero(places >= events.count) if len(events.carried["t"]) else places[:0]
+        self._their = places[self._behind] - events.count
+
+    def __getitem__(self, name: str) -> Array:
+        if self._empty:
+            values = np.zeros(len(self.places), DTYPES[name])
+        else:
+            values = np.take(self._part[name], self.places, mode="clip")
+        if len(self._behind):
+            values[self._behind] = self._carried[name][self._their]
+        return values
+
+    def since(self) -> I64:
+        """`since_ns`, NONE where it is null or saturated."""
+        values: I64 = self["since_ns"]
+        values[(values >= SINCE_MAX) | (values <= -SINCE_MAX)] = NONE
+        return values
+
+    def rows(self) -> Rows:
+        """Copies of the rows."""
+        return {n: self[n] for n in DTYPES}
+
+
+def order_of(values: I64) -> I64:
+    """Indices that put values in order, equal ones as they stand; NEVER comes last.
+
+    Values of a part are near each other, so their places fit into the bits they do not use: twice as fast as a
+    stable sort of indices.
+    """
+    known = values != NEVER
+    if not known.any():
+        return np.arange(len(values))
+    low, high = int(values.min()), int(values[known].max())
+    bits = len(values).bit_length()
+    if high - low >= 1 << (62 - bits):
+        return np.argsort(values, kind="stable")
+    packed = np.where(known, values - low, high - low + 1) << bits | np.arange(len(values))
+    packed.sort()
+    return packed & ((1 << bits) - 1)
 
 
 def _column(part: pa.Table, name: str) -> Array:

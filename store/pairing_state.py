@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from .errors import Refused
-from .pairing_rows import SCHEMA
+from .pairing_rows import I64, SCHEMA
 
 _MAGIC = b"MSCOPEN1"
 _WHAT = "cannot go on with pairing"
 _TODO = "pair the events from the first part on"
 WORKERS_SCHEMA = pa.schema([pa.field("worker", pa.int64(), nullable=False), pa.field("t", pa.int64(), nullable=False)])
-_TABLES = pa.schema([("name", pa.string()), ("stream", pa.binary())])
+_TABLES = pa.schema([pa.field("name", pa.string()), pa.field("stream", pa.binary())])
 _COUNTS = {
     "tasks": {"tasks", "duplicates", "impossible_ranges", "given_up", "hurried", "missing"},
     "waits": {"waits", "duplicates", "missing_wait", "missing_resume"},
@@ -41,7 +41,7 @@ def load(state: bytes) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     try:
         outer = _read(body)
         numbers = json.loads((outer.schema.metadata or {})[b"numbers"])
-        tables = {n: _read(s) for n, s in zip(outer["name"].to_pylist(), outer["stream"].to_pylist(), strict=True)}
+        tables = {str(row["name"]): _read(row["stream"] or b"") for row in outer.to_pylist()}
         sound = {"held", "waits", "workers"} <= set(tables)
         for name, table in tables.items():
             sound &= table.schema.equals(WORKERS_SCHEMA if name == "workers" else SCHEMA)
@@ -54,6 +54,11 @@ def load(state: bytes) -> tuple[dict[str, pa.Table], dict[str, Any]]:
     except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError):
         raise Refused(_WHAT, "its state is none of a Pairer's", _TODO) from None
     return tables, numbers
+
+
+def workers_table(worker: I64, t: I64) -> pa.Table:
+    """Each worker's latest time."""
+    return pa.table([pa.array(worker, pa.int64()), pa.array(t, pa.int64())], schema=WORKERS_SCHEMA)
 
 
 def _stream(table: pa.Table) -> bytes:

@@ -8,6 +8,7 @@ One without complete stays open, cheaply, until an event of it comes, the record
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +58,7 @@ class TaskPairer:
         places = np.concatenate([p for p, _, _ in found] + [np.arange(len(held["t"])) + events.count])
         task = np.concatenate([t for _, t, _ in found] + [held["task"]])
         events.carry(held)
-        groups = Groups(events.take("rank", places), task)
+        groups = Groups(events.at(places)["rank"], task)
         ends = np.cumsum([len(p) for p, _, _ in found])
         parts = np.split(groups.code, ends)
         pulled, codes = self.open.pull(groups)
@@ -125,8 +126,8 @@ def merged(tables: list[pa.Table]) -> pa.Table:
     """Tables of tasks as one, in the order of `task_table`; of one identity in the order given."""
     table = pa.concat_tables(tables).combine_chunks()
     task = table["task"].to_numpy()
-    start = pc.fill_null(table["start"], pa.scalar(NEVER, pa.int64())).to_numpy()
-    order = np.lexsort((task & LOW, table["rank"].to_numpy(), task >> 32, start))
+    start: Any = pc.fill_null(table["start"], pa.scalar(NEVER, pa.int64()))
+    order = np.lexsort((task & LOW, table["rank"].to_numpy(), task >> 32, start.to_numpy()))
     return table.take(order).cast(TASKS.schema)
 
 
@@ -149,6 +150,6 @@ def _rows_of(events: Events, found: Records, groups: Groups, which: Bools) -> Ro
         return nothing()
     at = found.at[:, chosen]
     hook, record = np.nonzero(at >= 0)
-    rows = events.rows(at[hook, record])
+    rows = events.at(at[hook, record]).rows()
     rows["task"] = groups.identity(found.code[chosen[record]])[1]
     return rows

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from .pairing_columns import as_table
 from .pairing_frontier import Frontier
-from .pairing_rows import I64, LOW, NEVER, NONE, RESUME, WAIT, Array, Bools, Events, Rows, nothing
+from .pairing_rows import I64, LOW, NEVER, NONE, RESUME, WAIT, Array, At, Bools, Events, Rows, nothing, order_of, pick
 from .tables import WAITS
 
 
@@ -32,87 +32,79 @@ class WaitPairer:
 
     def __init__(self, frontier: Frontier, hooks: frozenset[int]) -> None:
         self._frontier, self._hooks = frontier, hooks
-        self.open: Rows = nothing()
-        """The last wait of each worker that has not resumed."""
+        self.last: Rows = nothing()
+        """Each worker's last wait or resume row."""
         self.counts = WaitCounts()
 
     def feed(self, events: Events) -> pa.Table:
         """The waits that this part decides, as `WAITS`."""
-        events.carry(self.open)
+        events.carry(self.last)
         places = self._without_duplicates(events, _in_order(events))
-        hook = events.take("hook", places)
-        same = _same_worker(events, places)
-        waits = hook == WAIT
-        resumed = np.flatnonzero(waits[:-1] & ~waits[1:] & same)
-        resumed = resumed[_agree(events, places[resumed], places[resumed + 1])]
-        last = np.ones(len(places), np.bool_)
-        last[:-1] = ~same
-        is_open = waits & last
-        alone = ~is_open
-        alone[resumed] = alone[resumed + 1] = False
-        unresumed, begun_unseen = places[alone & waits], places[alone & ~waits]
-        begun = np.concatenate([places[resumed], unresumed, np.full(len(begun_unseen), -1)])
-        ended = np.concatenate([places[resumed + 1], np.full(len(unresumed), -1), begun_unseen])
-        table = self._table(events, begun, ended)
-        self.open = events.rows(places[is_open])
+        rows = events.at(places)
+        waits = rows["hook"] == WAIT
+        follows = np.zeros(len(places), np.bool_)
+        follows[:-1] = _same_worker(rows)
+        resumed = np.flatnonzero(waits[:-1] & ~waits[1:] & follows[:-1])
+        resumed = resumed[_agree(events.at(places[resumed]), events.at(places[resumed + 1]))]
+        has_end = np.zeros(len(places), np.bool_)
+        has_end[resumed] = True
+        told = np.zeros(len(places), np.bool_)
+        told[1:] = has_end[:-1]
+        is_open = waits & ~follows
+        # A resume that was carried over is there only so that its duplicate is known as one.
+        first = np.flatnonzero(np.where(waits, ~is_open, ~told & (places < events.count)))
+        begun = np.where(waits[first], places[first], -1)
+        # Of a wait that is followed the next row exists; of a lone resume it is the row itself.
+        over = np.where(has_end[first], places[np.minimum(first + 1, len(places) - 1)], -1)
+        table = self._table(events, begun, np.where(waits[first], over, places[first]))
+        self.last = events.at(places[~follows]).rows()
         return table
 
     def finish(self) -> pa.Table:
         """The waits that are left: without end."""
-        events = Events(None, self.open)
-        begun = np.arange(len(self.open["t"]))
-        worker = self.open["worker"]
+        rows = pick(self.last, np.flatnonzero(self.last["hook"] == WAIT))
+        self.last = nothing()
+        events = Events(None, rows)
+        begun = np.arange(len(rows["t"]))
+        worker = rows["worker"]
         inside = (worker >= 0) & (worker < len(self._frontier.last))
-        silent = inside & (self._frontier.last[np.where(inside, worker, 0)] <= self.open["t"])
-        self.open = nothing()
+        silent = inside & (self._frontier.last[np.where(inside, worker, 0)] <= rows["t"])
         return self._table(events, begun, np.full(len(begun), -1), silent)
 
     def _without_duplicates(self, events: Events, places: I64) -> I64:
-        again = np.zeros(len(places), np.bool_)
-        again[1:] = _same_worker(events, places)
+        rows = events.at(places)
+        again = _same_worker(rows)
         for name in ("seq", "t", "hook"):
-            values = events.take(name, places)
-            again[1:] &= values[1:] == values[:-1]
+            values = rows[name]
+            again &= values[1:] == values[:-1]
             if not again.any():
                 return places
         self.counts.duplicates += int(again.sum())
-        return places[~again]
+        return places[np.concatenate([[True], ~again])]
 
     def _table(self, events: Events, begun: I64, ended: I64, silent: Bools | None = None) -> pa.Table:
-        """The waits whose wait and resume rows stand at two places (-1: none).
+        """The waits whose wait and resume rows stand at two places (-1: none), given in order of rank, worker, seq.
 
-        In order of begin (nulls last), end (nulls last), rank, worker, task, dep. silent: which of them still went on
-        when the recording ended.
+        They come out in order of begin (nulls last), rank, worker, seq. silent: which of them still went on when the
+        recording ended.
         """
-        seen, over = begun >= 0, ended >= 0
-        since = events.since(ended)
-        end = events.take("t", ended)
-        begin = np.where(seen, events.take("t", begun), end - since)
-        known = seen | (since != NONE)
-        either = np.where(seen, begun, ended)
-        by_begin = np.where(known, begin, NEVER)
-        order = np.argsort(by_begin, kind="stable")
-        by_begin = by_begin[order]
-        if (tied := by_begin[1:] == by_begin[:-1]).any():
-            # Only where several begin at one time must more be compared.
-            among = np.flatnonzero(np.concatenate([tied, [False]]) | np.concatenate([[False], tied]))
-            these = order[among]
-            keys = [events.take(n, either[these]) for n in ("dep", "task", "worker", "rank")]
-            keys += [np.where(over[these], end[these], NEVER), by_begin[among]]
-            order[among] = these[np.lexsort(tuple(keys))]
-        begin, end, known, seen, over, either = (a[order] for a in (begin, end, known, seen, over, either))
-        counters = events.take("aux", either)
-        missing = np.zeros(len(either), np.int16)
+        order = order_of(_begin(events, begun, ended))
+        begun, ended = begun[order], ended[order]
+        begin = _begin(events, begun, ended)
+        known, seen, over = begin != NEVER, begun >= 0, ended >= 0
+        end = events.at(ended)["t"]
+        either = events.at(np.where(seen, begun, ended))
+        counters = either["aux"]
+        missing = np.zeros(len(begun), np.int16)
         if WAIT in self._hooks:
             missing |= (~seen).astype(np.int16)
         if RESUME in self._hooks:
             missing |= (~over).astype(np.int16) << 1
-        self.counts.waits += len(either)
+        self.counts.waits += len(begun)
         self.counts.missing_wait += int(np.count_nonzero(missing & 1))
         self.counts.missing_resume += int(np.count_nonzero(missing & 2))
         columns: dict[str, Array | tuple[Array, Bools]] = {
-            n: events.take(n, either)
-            for n in ("rank", "worker", "task", "task_class", "dep", "dep_class", "request", "step")
+            n: either[n] for n in ("rank", "worker", "task", "task_class", "dep", "dep_class", "request", "step")
         }
         columns |= {
             "t_begin": (begin, known),
@@ -121,44 +113,50 @@ class WaitPairer:
             "seen": (counters >> 32 & LOW, seen),
             "wanted": (counters & LOW, seen),
             "missing": missing,
-            "open": np.zeros(len(either), np.bool_) if silent is None else silent[order],
+            "open": np.zeros(len(begun), np.bool_) if silent is None else silent[order],
         }
         return as_table(WAITS, columns)
+
+
+def _begin(events: Events, begun: I64, ended: I64) -> I64:
+    """When waits began, from the resume row where there is no other; NEVER where that does not say."""
+    rows = events.at(ended)
+    since = rows.since()
+    carried = np.where((ended >= 0) & (since != NONE), rows["t"] - since, NEVER)
+    return np.where(begun >= 0, events.at(begun)["t"], carried)
 
 
 def _in_order(events: Events) -> I64:
     """Places of all wait and resume rows in order of (rank, worker, seq): what is carried before the part's."""
     hook = events.part["hook"]
     places = np.flatnonzero((hook == WAIT) | (hook == RESUME))
-    who = _who(events, places)
-    seq = events.take("seq", places)
-    first = np.ones(len(places), np.bool_)
-    first[1:] = who[1:] != who[:-1]
-    if not ((who[1:] > who[:-1]) | ~first[1:] & (seq[1:] >= seq[:-1])).all():
-        places = places[np.lexsort((seq, who))]
-        who = _who(events, places)
+    rows = events.at(places)
+    who, seq = _who(rows), rows["seq"]
+    if not ((who[1:] > who[:-1]) | (who[1:] == who[:-1]) & (seq[1:] >= seq[:-1])).all():
+        order = np.lexsort((seq, who))
+        places, who = places[order], who[order]
     carried = np.arange(len(events.carried["t"])) + events.count
-    return np.insert(places, np.searchsorted(who, _who(events, carried)), carried)
+    return np.insert(places, np.searchsorted(who, _who(events.at(carried))), carried)
 
 
-def _who(events: Events, places: I64) -> I64:
-    return events.take("rank", places).astype(np.int64) << 32 | events.take("worker", places)
+def _who(rows: At) -> I64:
+    who: I64 = rows["rank"].astype(np.int64) << 32 | rows["worker"]
+    return who
 
 
-def _same_worker(events: Events, places: I64) -> Bools:
+def _same_worker(rows: At) -> Bools:
     """Of each row but the first: is it of the same worker as the one before?"""
-    who = _who(events, places)
+    who = _who(rows)
     same: Bools = who[1:] == who[:-1]
     return same
 
 
-def _agree(events: Events, begun: I64, ended: I64) -> Bools:
+def _agree(begun: At, ended: At) -> Bools:
     """Do the resume rows tell of the wait rows beside them?"""
-    since = events.since(ended)
-    agree: Bools = events.take("t", ended) - since == events.take("t", begun)
+    since = ended.since()
+    agree: Bools = ended["t"] - since == begun["t"]
     unknown = np.flatnonzero(since == NONE)
     if len(unknown):
-        agree[unknown] = True
-        for name in ("task", "dep"):
-            agree[unknown] &= events.take(name, begun[unknown]) == events.take(name, ended[unknown])
+        same = (begun["task"] == ended["task"]) & (begun["dep"] == ended["dep"])
+        agree[unknown] = same[unknown]
     return agree

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import durable, spool, stored
+from .errors import Refused
 from .tables import EVENTS, RING_ROW, SIDE_TABLES, STREAMS, Table
 
 BY_NAME: dict[str, Table] = {t.name: t for t in (*STREAMS, *SIDE_TABLES)}
@@ -37,6 +38,7 @@ _EVENTS_PARQUET: dict[str, Any] = {
     "compression_level": {n: 1 for n in EVENTS.names if _ENCODING.get(n, _BY_BYTE)[1] == "zstd"},
     "write_statistics": ["t", "seq", "worker", "rank"],
 }
+_TABLE_BYTES = 1 << 32
 _OTHER_PARQUET: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
 _PARQUET: dict[str, Any] = {
     "write_page_checksum": True,
@@ -145,6 +147,26 @@ def write_side_table(folder: Path, table: Table, rows: pa.Table) -> dict[str, An
     with durable.replacing(path) as temporary:
         pq.write_table(rows, temporary, row_group_size=stored.ROW_GROUP, **_PARQUET, **_OTHER_PARQUET)
         return _entry(path.name, rows.num_rows, temporary)
+
+
+def read_side_table(folder: Path, table: Table, entry: dict[str, Any]) -> pa.Table:
+    """The side table that a manifest entry names, checked. Raises Refused when it is missing, damaged or another."""
+    what = f"cannot read the table {table.name} of {folder}"
+    todo = "run megascope check on the trace"
+    file = folder / "tables" / entry["file"]
+    try:
+        if file.parent.is_symlink():
+            raise OSError(0, "its folder is a link")
+        data = durable.read_regular(file, min(entry["bytes"], _TABLE_BYTES))
+        if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
+            raise OSError(0, "it fails its checksum")
+        rows = pq.read_table(pa.BufferReader(data))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
+        raise Refused(what, f"tables/{entry['file']}: {why}", todo) from None
+    if rows.schema.remove_metadata() != table.schema or rows.num_rows != entry["rows"]:
+        raise Refused(what, "it has other columns or rows than declared", todo)
+    return rows.replace_schema_metadata(None)
 
 
 def _entry(name: str, rows: int, written: Path) -> dict[str, Any]:

@@ -11,14 +11,12 @@ import os
 import stat
 import threading
 import time
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from . import durable, manifest, parquet, spool
 from .errors import Refused
@@ -28,7 +26,6 @@ TAIL_BYTES = 256 << 20
 """At most this much of a stream's spool is read as its tail, in stored form."""
 
 _ATTEMPTS = 50
-_TABLE_BYTES = 1 << 32
 _ROW_BYTES = 128
 
 
@@ -153,7 +150,7 @@ class Trace:
         if table is None:
             raise Refused(f"cannot read the table {name}", "there is none of that name")
         entry = self.manifest["tables"].get(name)
-        rows = table.schema.empty_table() if entry is None else _read_table(self.path, name, entry)
+        rows = table.schema.empty_table() if entry is None else parquet.read_side_table(self.path, table, entry)
         if files := self._spool.get(name):
             upserted = [b for f in files for b in _read(f, table.schema, f.frames) if b is not None]
             rows = parquet.last_of_each(table, pa.concat_tables([rows, pa.Table.from_batches(upserted, table.schema)]))
@@ -278,25 +275,6 @@ def _read(f: spool.SpoolFile, schema: pa.Schema, frames: Iterable[spool.Frame]) 
         return list(spool.read(f, schema, wanted))
     except OSError:
         return [None] * len(wanted)
-
-
-def _read_table(path: Path, name: str, entry: dict[str, Any]) -> pa.Table:
-    what = f"cannot read the table {name} of {path}"
-    file = path / "tables" / entry["file"]
-    try:
-        if not _is_folder(file.parent):
-            raise OSError(0, "its folder is missing")
-        data = durable.read_regular(file, min(entry["bytes"], _TABLE_BYTES))
-        if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
-            raise OSError(0, "it fails its checksum")
-        rows = pq.read_table(pa.BufferReader(data))
-    except (OSError, pa.ArrowException, ValueError) as error:
-        why = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
-        raise Refused(what, f"tables/{entry['file']}: {why}", "run megascope check on the trace") from None
-    declared = next(t for t in SIDE_TABLES if t.name == name).schema
-    if rows.schema.remove_metadata() != declared or rows.num_rows != entry["rows"]:
-        raise Refused(what, "it has other columns or rows than declared", "run megascope check on the trace")
-    return rows.replace_schema_metadata(None)
 
 
 def _close(files: dict[str, list[spool.SpoolFile]]) -> None:

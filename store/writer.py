@@ -6,9 +6,7 @@ import os
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +14,18 @@ import pyarrow as pa
 
 from . import durable, parquet, seal, spool
 from . import manifest as _manifest
-from .budget import FULL, Gate, Reserve, Stretch
+from .budget import FULL, RESERVE_FILE, Gate, Reserve, Stretch
+from .directory import begin, make_room
 from .errors import MegascopeError, Refused
+from .gather import Gathered
 from .loss import LOSS_BY_NAME
-from .tables import COMPILER_TABLES, ENGINE_TABLES, EVENTS, LOSS
-
-BATCH_ROWS = 1 << 15
-"""Rows gathered to one batch of the spool."""
+from .tables import ENGINE_TABLES, EVENTS, LOSS
 
 ROTATE_S = 1.0
 ROTATE_LEAST_ROWS = 1 << 16
 """A spool file is finished after a second once it has this many rows; a slow engine gets few files, not many."""
 
 _UNWRITTEN_MOST = 1 << 20
-RESERVE_FILE = "reserve"
-_ENTRIES = {_manifest.FILE, "tables", spool.FOLDER, *_manifest.STREAM_NAMES}
 
 
 class TraceWriter:
@@ -54,8 +49,7 @@ class TraceWriter:
             n: spool.SpoolWriter(self._folder, n, parquet.spooled_schema(n), content["id"], sync=sync)
             for n in _manifest.SPOOLED
         }
-        self._gathered: dict[str, list[pa.RecordBatch]] = {n: [] for n in _manifest.SPOOLED}
-        self._gathered_rows = dict.fromkeys(_manifest.SPOOLED, 0)
+        self._gathered = {n: Gathered() for n in _manifest.SPOOLED}
         self._began = dict.fromkeys(_manifest.SPOOLED, 0.0)
         self._count = threading.Lock()
         self._sealed_bytes = sum(t["bytes"] for t in content["tables"].values())
@@ -80,14 +74,14 @@ class TraceWriter:
         tables, written at once. `max_bytes`: the disk budget. `sync`: fsync every batch. `force` replaces a trace
         that is there, and nothing else. Raises Refused or MegascopeError, and then nothing has been left behind.
         """
-        _make_room(path, force)
+        make_room(path, force)
         lock = None
         try:
             path.mkdir(parents=True)
             lock = durable.lock_directory(path)
             for folder in (spool.FOLDER, "tables", *_manifest.STREAM_NAMES):
                 (path / folder).mkdir()
-            writer = cls(path, _begin(path, manifest, tables, max_bytes), lock, max_bytes, sync)
+            writer = cls(path, begin(path, manifest, tables, max_bytes), lock, max_bytes, sync)
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
@@ -208,19 +202,14 @@ class TraceWriter:
             raise Refused(f"cannot append to {stream}", "the batch has other columns than the stream")
         if self._finished:
             raise MegascopeError(f"cannot append to {stream}", "the recording has ended")
-        if batch.num_rows == 0:
-            return
-        self._gathered[stream].append(batch)
-        self._gathered_rows[stream] += batch.num_rows
-        if self._gathered_rows[stream] >= BATCH_ROWS:
+        if self._gathered[stream].add(batch):
             self._write(stream)
 
     def _write(self, stream: str) -> None:
         """Put what is gathered of a stream into its spool file."""
-        batches = self._gathered[stream]
-        if not batches:
+        gathered = self._gathered[stream]
+        if (batch := gathered.joined()) is None:
             return
-        batch = _joined(batches) if len(batches) > 1 else batches[0]
         raw = stream == EVENTS.name
         if raw and not self._gate.admits(self.bytes_written, batch.nbytes):
             self._drop(batch)
@@ -239,20 +228,16 @@ class TraceWriter:
             if raw:
                 self._gate.full()
                 self._drop(batch)
-            elif self._gathered_rows[stream] > _UNWRITTEN_MOST:
+            elif gathered.rows > _UNWRITTEN_MOST:
                 raise MegascopeError(f"cannot write to {self.path}", "the disk is full", "free space") from None
             return
-        self._forget(stream)
+        gathered.clear()
         self.rows[stream] += batch.num_rows
         if writer.full:
             self._rotate(stream)
 
-    def _forget(self, stream: str) -> None:
-        self._gathered[stream] = []
-        self._gathered_rows[stream] = 0
-
     def _drop(self, batch: pa.RecordBatch) -> None:
-        self._forget(EVENTS.name)
+        self._gathered[EVENTS.name].clear()
         for stretch in self._gate.drop(batch):
             self._lose_stretch(stretch)
 
@@ -322,7 +307,7 @@ class TraceWriter:
                 if error.errno not in FULL:
                     raise
                 return False
-        return not self._gathered[stream]
+        return not self._gathered[stream].rows
 
     def _let_go(self) -> None:
         for writer in self._spool.values():
@@ -331,50 +316,3 @@ class TraceWriter:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
-def _begin(
-    path: Path, given: dict[str, Any], tables: Mapping[str, pa.Table], max_bytes: int | None
-) -> _manifest.Manifest:
-    """Write the side tables and the first manifest of a new trace. Raises OSError and Refused."""
-    if unknown := set(given) - {*_manifest.GIVEN, "name"}:
-        raise Refused("cannot write the manifest", f"{', '.join(sorted(unknown))} is not the recorder's")
-    content = _manifest.fresh(
-        name=given.get("name", path.stem),
-        trace_id=uuid.uuid4().hex,
-        created_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        writer={"pid": os.getpid(), "start": durable.process_start(os.getpid())},
-        max_bytes=max_bytes,
-    )
-    declared = {t.name: t for t in COMPILER_TABLES}
-    for name, rows in tables.items():
-        if name not in declared or rows.schema != declared[name].schema:
-            raise Refused(f"cannot write the side table {name}", "it is not declared so")
-        content["tables"][name] = parquet.write_side_table(path, declared[name], rows)
-    book = _manifest.Manifest(path, content)
-    book.commit(lambda m: m.update(given))
-    return book
-
-
-def _make_room(path: Path, force: bool) -> None:
-    """Refuse a path that is taken, or with `force` remove the trace there and nothing that is none."""
-    what = f"cannot create {path}"
-    if not os.path.lexists(path):
-        return
-    if not force:
-        raise Refused(what, "it exists", "use --force to replace a trace")
-    if path.is_symlink() or not path.is_dir():
-        raise Refused(what, "it exists and is no trace")
-    names = {e.name for e in path.iterdir()}
-    litter = {n for n in names if n.startswith(".") and n.endswith(durable.TEMPORARY)}
-    if _manifest.FILE not in names or names - litter - _ENTRIES:
-        raise Refused(what, "it exists and is no trace, or holds files that are none of a trace's")
-    if durable.is_locked(path):
-        raise Refused(what, "it is being recorded", "end that recording first")
-    doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{durable.TEMPORARY}")
-    path.rename(doomed)
-    shutil.rmtree(doomed)

@@ -141,6 +141,7 @@ struct Engine {
   u32 capacity;
   u32 pressure;
   u32 faulty;
+  u32 operator_bytes;
   u32 ring_blocks;
   u32 block_rows;
   u32 summary_rows;

@@ -26,13 +26,13 @@ MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask)
   if (threadIdx.x == 0) shared.hooks.mask = mask;
   __syncthreads();
   if (threadIdx.x >= COMPUTE_THREADS) {  // a consumer that only takes, so that the queue is never full
-    Consumer<COMPUTE_SLOTS> queue;
+    Consumer queue;
     queue.open(shared.hooks.compute);
     while (threadIdx.x < COMPUTE_THREADS + 32) {
       Record r;
       u32 n = queue.take(r);
       if (n)
-        queue.release(n, __shfl_sync(FULL_WARP, r.seq, n - 1));
+        queue.release(n, __shfl_sync(FULL_WARP, queue.seq(r), n - 1));
       else if (queue.left())
         break;
       else
@@ -49,13 +49,16 @@ MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask)
   float x = threadIdx.x;
   u64 began = clock64();
   for (u32 t = 1; t <= tasks; t++) {
-    if (worker) {
+    if (EVENTS > 0 && worker) {
       hooks.refresh();
       if (EVENTS == 2) hooks.start(t, 0, 0);
     }
     for (u32 i = 0; i < length; i++) x = x * 1.0000001f + 0.5f;
     compute_barrier();
-    if (EVENTS > 0 && worker) hooks.complete(t, 0);
+    if (EVENTS > 0 && worker) {
+      hooks.done();
+      hooks.complete(t, 0);
+    }
     if (INSIDE) compute_barrier();
   }
   u64 ended = clock64();
@@ -97,6 +100,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigne
     hooks.open(shared.hooks);
     for (u32 i = 0; i < events && device_time() < deadline; i++) {
       hooks.start(1 + i % engine.n_tasks, 0, 0);
+      hooks.done();
       hooks.complete(1 + i % engine.n_tasks, 0);
     }
     hooks.close();
@@ -104,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigne
     SchedulerHooks hooks;
     hooks.open(shared.hooks);
     for (u32 i = 0; i < events / 32 && __all_sync(FULL_WARP, device_time() < deadline); i++)
-      hooks.assign(true, 1 + i % engine.n_tasks, 0, 0, 0, 0);
+      hooks.assign(true, device_time_low(), 1 + i % engine.n_tasks, 0, 0, 0, 0);
     hooks.close();
   } else if (threadIdx.x >= COMPUTE_THREADS + 32) {
     Monitor(shared.monitor, shared.hooks, deadline).run();

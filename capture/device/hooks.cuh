@@ -42,12 +42,13 @@ struct ComputeHooks {
   Producer<COMPUTE_SLOTS> out;
   u32 mask_at;
   u64 began, waited;
+  u32 finished;
   NowRecord now;
 
   MS_DEVICE void open(HookShared& shared) {
     out.open(shared.compute);
     mask_at = shared_address(&shared.mask);
-    began = waited = 0;
+    began = waited = finished = 0;
     now.line = engine.workers + compute_worker() * MS_WORKER_WORDS;
     refresh(), refresh();
   }
@@ -59,9 +60,13 @@ struct ComputeHooks {
     began = device_time();
     if (out.wants(MS_HOOK_START)) out.push(MS_HOOK_START, began, task, iteration, ready, 0, 0, 0);
   }
+  /// The work is done: its time. `complete` tells of it when the scheduler has the task.
+  MS_DEVICE void done() {
+    if (out.wants(MS_HOOK_COMPLETE)) finished = device_time_low();
+  }
   MS_DEVICE void complete(u32 task, u32 iteration) {
     if (out.wants(MS_HOOK_COMPLETE))
-      out.push(MS_HOOK_COMPLETE, device_time_low(), task, iteration, began, began >> 32, 0, 0);
+      out.push(MS_HOOK_COMPLETE, finished, task, iteration, began, began >> 32, 0, 0);
   }
   /// task 0: the worker is idle, or (dep not 0) done with the iteration whose end it waits for.
   MS_DEVICE void wait(u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted) {
@@ -101,28 +106,27 @@ struct SchedulerHooks {
 
   MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
 
-  MS_DEVICE void fire(bool active, u32 hook, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags, u32 arg2) {
-    if (out.wants(hook))
-      out.push_warp(active, hook, device_time_low(), task, iteration, arg0, arg1, flags, arg2);
+  MS_DEVICE void fire(bool active, u32 hook, u32 t, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags, u32 arg2) {
+    if (out.wants(hook)) out.push_warp(active, hook, t, task, iteration, arg0, arg1, flags, arg2);
   }
   MS_DEVICE void release(bool active, u32 task, u32 iteration, u32 dep, u32 after) {
-    fire(active, MS_HOOK_RELEASE, task, iteration, dep, after, 0, 0);
+    fire(active, MS_HOOK_RELEASE, device_time_low(), task, iteration, dep, after, 0, 0);
   }
   /// One record for `count` consecutive tasks of one class.
-  MS_DEVICE void ready(bool active, u32 first, u32 count, u32 iteration, u32 releaser) {
-    fire(active, MS_HOOK_READY, first, iteration, releaser, count, count > 1 ? MS_FLAG_RANGE : 0, 0);
+  MS_DEVICE void ready(bool active, u32 t, u32 first, u32 count, u32 iteration, u32 releaser) {
+    fire(active, MS_HOOK_READY, t, first, iteration, releaser, count, count > 1 ? MS_FLAG_RANGE : 0, 0);
   }
-  MS_DEVICE void assign(bool active, u32 task, u32 iteration, u32 worker, u32 depth, u32 capacity) {
-    fire(active, MS_HOOK_ASSIGN, task, iteration, depth, capacity, 0, worker);
+  MS_DEVICE void assign(bool active, u32 t, u32 task, u32 iteration, u32 worker, u32 depth, u32 capacity) {
+    fire(active, MS_HOOK_ASSIGN, t, task, iteration, depth, capacity, 0, worker);
   }
-  MS_DEVICE void pressure(bool active, u32 task, u32 depth, u32 threshold, u32 iteration) {
-    fire(active, MS_HOOK_PRESSURE, task, iteration, depth, threshold, MS_PRESSURE_RISES, 0);
+  MS_DEVICE void pressure(bool active, u32 t, u32 task, u32 depth, u32 threshold, u32 iteration) {
+    fire(active, MS_HOOK_PRESSURE, t, task, iteration, depth, threshold, MS_PRESSURE_RISES, 0);
   }
   MS_DEVICE void step(u32 iteration, u64 began, u32 flags) {
-    fire(lane_id() == 0, MS_HOOK_STEP, 0, iteration, began, began >> 32, flags, 0);
+    fire(lane_id() == 0, MS_HOOK_STEP, device_time_low(), 0, iteration, began, began >> 32, flags, 0);
   }
   MS_DEVICE void request(bool active, u32 iteration, u32 slot, u32 request, u32 state) {
-    fire(active, MS_HOOK_REQUEST, 0, iteration, slot, request, 0, state);
+    fire(active, MS_HOOK_REQUEST, device_time_low(), 0, iteration, slot, request, 0, state);
   }
   MS_DEVICE void close() {
     fence_block();
@@ -166,7 +170,8 @@ struct ComputeHooks {
   MS_DEVICE void refresh() {}
   MS_DEVICE bool wants(u32) const { return false; }  // asked before work that is done for a hook alone
   MS_DEVICE void start(u32 task, u32, u32) { log.write(MS_HOOK_START, task); }
-  MS_DEVICE void complete(u32 task, u32) { log.write(MS_HOOK_COMPLETE, task); }
+  MS_DEVICE void done() { log.write(MS_HOOK_COMPLETE, 0); }
+  MS_DEVICE void complete(u32, u32) {}
   MS_DEVICE void wait(u32 task, u32, u32, u32, u32) { log.write(MS_HOOK_WAIT, task); }
   MS_DEVICE void resume(u32 task, u32, u32) { log.write(MS_HOOK_RESUME, task); }
   MS_DEVICE void pressure(u32, u32, u32, u32) { log.write(MS_HOOK_PRESSURE, 0); }
@@ -180,9 +185,9 @@ struct SchedulerHooks {
   MS_DEVICE void refresh() {}
   MS_DEVICE bool wants(u32) const { return false; }  // asked before work that is done for a hook alone
   MS_DEVICE void release(bool active, u32 task, u32, u32, u32) { log.write_warp(active, MS_HOOK_RELEASE, task); }
-  MS_DEVICE void ready(bool active, u32 first, u32, u32, u32) { log.write_warp(active, MS_HOOK_READY, first); }
-  MS_DEVICE void assign(bool active, u32 task, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_ASSIGN, task); }
-  MS_DEVICE void pressure(bool active, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_PRESSURE, 0); }
+  MS_DEVICE void ready(bool active, u32, u32 first, u32, u32, u32) { log.write_warp(active, MS_HOOK_READY, first); }
+  MS_DEVICE void assign(bool active, u32, u32 task, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_ASSIGN, task); }
+  MS_DEVICE void pressure(bool active, u32, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_PRESSURE, 0); }
   MS_DEVICE void step(u32, u64, u32) { log.write_warp(lane_id() == 0, MS_HOOK_STEP, 0); }
   MS_DEVICE void request(bool active, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_REQUEST, 0); }
   MS_DEVICE void close() {}

@@ -13,7 +13,6 @@ struct BlockShared {
 #endif
   Mailbox mailbox;
   Work work;
-  OperatorShared operators;  // last: its buffer goes on to the end of the launch's shared memory
 };
 
 /// A fault control: the task takes `factor` times as long.
@@ -46,12 +45,13 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
       hooks.start(work.task, work.iteration, work.ready);
       if (engine.faulty) began = device_time();
     }
-    execute(task, work.iteration, shared.operators);
+    execute(task, work.iteration);
     together();
     if (worker) {
       if (engine.faulty) stretch(task.task_class, work.iteration, began, deadline);
-      hooks.complete(work.task, work.iteration);
+      hooks.done();
       running = outbox.send(work.task, task, work.iteration, source.patience);
+      hooks.complete(work.task, work.iteration);  // nobody waits for it any more
     }
   }
   if (worker) hooks.close();
@@ -61,10 +61,9 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
 
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() {
   using namespace ms;
-  extern __shared__ __align__(16) unsigned char memory[];
-  BlockShared& shared = *reinterpret_cast<BlockShared*>(memory);
-  u32* words = reinterpret_cast<u32*>(memory);
-  for (u32 i = threadIdx.x; i < offsetof(BlockShared, operators) / 4; i += BLOCK_THREADS) words[i] = 0;
+  BlockShared& shared = *reinterpret_cast<BlockShared*>(block_memory + engine.operator_bytes);
+  u32* words = reinterpret_cast<u32*>(&shared);
+  for (u32 i = threadIdx.x; i < sizeof(BlockShared) / 4; i += BLOCK_THREADS) words[i] = 0;
   u64 deadline = device_time() + engine.limit_ns;
   __syncthreads();  // the last one: from here on the roles part
 #if MS_HOOKS == MS_HOOKS_QUEUE
@@ -84,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() 
   }
 }
 
-/// Shared memory of a block without the operators' buffer, for the host to add that to.
+/// Shared memory of a block beside the operators' own, which comes first.
 extern "C" {
 __constant__ unsigned shared_bytes = sizeof(ms::BlockShared);
 }

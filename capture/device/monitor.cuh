@@ -22,8 +22,6 @@ constexpr u64 PING_NS = 20000;          // how long a burst of the host's pings 
 constexpr u32 PUBLISH_ROWS = 512;       // rows that may be written before their publication is due
 constexpr u32 CONTROL_MASK = (1u << 24) - 1;
 
-enum Cut { CLOSED, BEHIND, NO_ROOM };
-
 struct MonitorShared {
   RowGroup stage[2];
   u32 observed[2][HOOKS];  // by worker and hook, in the interval that is open
@@ -32,87 +30,108 @@ struct MonitorShared {
   u64 record[MS_SUMMARY_WORDS];
 };
 
-/// One worker as its monitor knows it. `index` is 0 for the compute worker, 1 for the scheduler worker.
-template <u32 SLOTS>
+/// One worker as its monitor knows it.
 struct Watched {
-  Consumer<SLOTS> queue;
-  u32 worker, index;
-  u64 next;      // the seq after the last that was dequeued or booked as lost
-  u64 dequeued;  // ever
+  Consumer queue;
+  u32 worker, index;  // index: 0 compute, 1 scheduler
+  u64 dequeued;       // ever
   u64 cut_seq, cut_dequeued, cut_t, due;
+  bool early;  // a cut is asked for before the epoch ends
 
-  MS_DEVICE void open(Queue<SLOTS>& q, u32 id, u32 i, u64 now) {
-    queue.open(q);
+  MS_DEVICE void open(u32 id, u32 i, u64 now) {
     worker = id, index = i;
-    next = cut_seq = 1, dequeued = cut_dequeued = 0;
+    cut_seq = 1, dequeued = cut_dequeued = 0;
     cut_t = now, due = (now / engine.epoch_ns + 1) * engine.epoch_ns;
+    early = false;
   }
+  MS_DEVICE void cut_early() { early = true, due = 0; }
 };
 
 struct Monitor {
   MonitorShared& shared;
   HookShared& hooks;
   RowWriter rows;
-  Watched<COMPUTE_SLOTS> compute;
-  Watched<SCHEDULER_SLOTS> scheduler;
+  Watched here, other;  // the two workers, in turn, so that the code for one stands once
   u64* cursor;
   u64 now, deadline, last_beat, last_control, last_publish, summary_head, summary_freed, pinged;
-  u32 sm, control, latched;
+  u32 sm, control, asked, latched;
+  bool switching;  // the workers fire by the mask asked for; the cut that separates it from the old one is to come
 
   MS_DEVICE Monitor(MonitorShared& s, HookShared& h, u64 until) : shared(s), hooks(h) {
     now = last_publish = device_time();
     deadline = until;
     rows.open(s.stage);
-    compute.open(h.compute, compute_worker(), 0, now);
-    scheduler.open(h.scheduler, scheduler_worker(), 1, now);
+    here.queue.open(h.compute);
+    here.open(compute_worker(), 0, now);
+    other.queue.open(h.scheduler);
+    other.open(scheduler_worker(), 1, now);
     cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
     last_beat = last_control = summary_head = summary_freed = pinged = 0;
     sm = multiprocessor();
-    control = hooks.mask;  // as launched; it belongs to no commit byte yet
+    control = asked = hooks.mask;  // as launched; it belongs to no commit byte yet
     latched = 0;
+    switching = false;
   }
 
   /// Until both workers have left and everything is told.
   MS_DEVICE void run() {
-    bool left = false;
+    bool left = false, last = false;
+    u64 patience = 0;
     for (;;) {
       now = device_time();
-      u32 got = drain(compute) + drain(scheduler);
+      u32 got = 0;
+      bool beat = now - last_beat >= BEAT_NS || last;
+#pragma unroll 1
+      for (u32 i = 0; i < 2; i++) {
+        got += drain(here);
+        if (now >= here.due) cut(here);
+        if (beat) tell_worker(here);
+        swap();
+      }
+      if (beat) tell_monitor();
+      if (switching && !here.early && !other.early) acknowledge();
       if (now - last_control >= CONTROL_NS) follow_control();
-      if (now - last_beat >= BEAT_NS) beat();
-      if (now >= compute.due) cut(compute, false);
-      if (now >= scheduler.due) cut(scheduler, false);
-      if (rows.head - rows.published >= PUBLISH_ROWS || now - last_publish >= BEAT_NS) publish();
+      if (rows.head - rows.published >= PUBLISH_ROWS || now - last_publish >= BEAT_NS || last) {
+        rows.publish();
+        last_publish = now;
+      }
+      if (last && ((!here.early && !other.early) || now >= patience)) return;
       if (got) continue;
-      if (left || now >= deadline + GRACE_NS) break;
-      left = compute.queue.left() && scheduler.queue.left();  // then once more round, for what they fired last
-      if (!left) __nanosleep(100);
+      if (last || now >= deadline + GRACE_NS) {
+        last = true;
+        __nanosleep(1000);
+      } else if (left) {  // and nothing came since: the last cut
+        last = true;
+        here.cut_early(), other.cut_early();
+        patience = now + LAST_CUT_NS;
+      } else {
+        left = here.queue.left() && other.queue.left();
+        if (!left) __nanosleep(100);
+      }
     }
-    publish();
-    last_cut();
-    now = device_time();
-    beat();
   }
 
  private:
-  template <u32 SLOTS>
-  MS_DEVICE u32 drain(Watched<SLOTS>& w) {
+  MS_DEVICE void swap() {
+    Watched w = here;
+    here = other;
+    other = w;
+  }
+
+  MS_DEVICE u32 drain(Watched& w) {
     Record r;
-    w.queue.expected = static_cast<u32>(w.next);
     u32 n = w.queue.take(r);
     if (n == 0) return 0;
     bool mine = lane_id() < n;
-    u64 seq = w.next + (r.seq - static_cast<u32>(w.next));
+    u64 seq = w.queue.seq(r);
     ms_ring_row row;
     complete(r, w.worker, seq, row);
     u32 room = rows.admit(n, now);
     if (mine) atomicAdd(&shared.observed[w.index][r.hook & (HOOKS - 1)], 1);
     if (mine && lane_id() >= room) atomicAdd(&shared.refused[w.index][r.hook & (HOOKS - 1)], 1);
-    w.next = __shfl_sync(FULL_WARP, seq, n - 1) + 1;
     w.dequeued += n;
-    w.queue.release(n, static_cast<u32>(w.next) - 1);
+    w.queue.release(n, __shfl_sync(FULL_WARP, seq, n - 1));
     rows.append(room, row);
-    if (rows.head - rows.published >= 4 * PUBLISH_ROWS) publish();
     return n;
   }
 
@@ -191,29 +210,23 @@ struct Monitor {
     }
   }
 
-  MS_DEVICE void publish() {
-    rows.publish();
-    last_publish = now;
-  }
-
-  /// Close the open interval of a worker. `early`: before the epoch's end.
-  template <u32 SLOTS>
-  MS_DEVICE Cut cut(Watched<SLOTS>& w, bool early) {
+  /// Close the open interval of a worker, if that is possible just now.
+  MS_DEVICE void cut(Watched& w) {
     u32 lane = lane_id() & (HOOKS - 1);
     u32 lost = w.queue.lost(), all = __reduce_add_sync(FULL_WARP, lost);
-    u32 behind = all - static_cast<u32>(w.next - 1 - w.dequeued);  // lost after the last that was dequeued
-    w.queue.expected = static_cast<u32>(w.next);
-    if (behind && !w.queue.empty()) return BEHIND;  // records stand between: after them
+    u32 behind = all - static_cast<u32>(w.queue.next - 1 - w.dequeued);  // lost after the last that was dequeued
+    if (behind && !w.queue.empty()) return;  // records stand between: after them
     u32 hook_lost = __shfl_sync(FULL_WARP, lost, lane) - shared.booked[w.index][lane];
     u32 observed = shared.observed[w.index][lane], refused = shared.refused[w.index][lane];
     u32 fired = __ballot_sync(FULL_WARP, lane_id() < HOOKS && observed + hook_lost != 0);
     if (!room(1 + __popc(fired))) {
       w.due = now + BEAT_NS;
-      return NO_ROOM;
+      return;
     }
-    w.next += behind;
+    w.queue.next += behind;
     u64 epoch = w.cut_t / engine.epoch_ns, last = now / engine.epoch_ns;
-    u64 when = epoch | (last - epoch + early) << 48;
+    u64 when = epoch | (last - epoch + w.early) << 48;
+    w.early = false;
     __syncwarp();
     if (lane_id() == 0) {
       u64* r = shared.record;
@@ -223,9 +236,9 @@ struct Monitor {
       r[MS_SUMMARY_T_BEGIN] = w.cut_t;
       r[MS_SUMMARY_T_END] = now;
       r[MS_SUMMARY_SEQ_FROM] = w.cut_seq;
-      r[MS_SUMMARY_SEQ_TO] = w.next;
+      r[MS_SUMMARY_SEQ_TO] = w.queue.next;
       r[MS_SUMMARY_DEQUEUED] = w.dequeued - w.cut_dequeued;
-      r[MS_SUMMARY_INTERVAL_LOST] = w.next - w.cut_seq - (w.dequeued - w.cut_dequeued);
+      r[MS_SUMMARY_INTERVAL_LOST] = w.queue.next - w.cut_seq - (w.dequeued - w.cut_dequeued);
     }
     tell();
     for (u32 hooks_left = fired; hooks_left; hooks_left &= hooks_left - 1) {
@@ -252,8 +265,7 @@ struct Monitor {
       shared.observed[w.index][lane] = shared.refused[w.index][lane] = 0;
     }
     __syncwarp();
-    w.cut_seq = w.next, w.cut_dequeued = w.dequeued, w.cut_t = now, w.due = (last + 1) * engine.epoch_ns;
-    return CLOSED;
+    w.cut_seq = w.queue.next, w.cut_dequeued = w.dequeued, w.cut_t = now, w.due = (last + 1) * engine.epoch_ns;
   }
 
   /// shared.record goes out as the next summary record; its stamp last, after a fence.
@@ -279,33 +291,27 @@ struct Monitor {
     return summary_head + records - summary_freed * MS_SUMMARY_CHUNK <= engine.summary_rows;
   }
 
-  MS_DEVICE void last_cut() {
-    u64 patience = device_time() + LAST_CUT_NS;
-    bool first = false, second = false;
-    while (now < patience) {
-      first = first || cut(compute, true) == CLOSED;
-      second = second || cut(scheduler, true) == CLOSED;
-      if (first && second) break;
-      __nanosleep(1000);
-      now = device_time();
-    }
-  }
-
   /// A new mask: tell the workers, wait until both fire by it, cut there, acknowledge.
   MS_DEVICE void follow_control() {
     last_control = now;
     if (blockIdx.x == 0) poll_host();
-    u32 asked = __shfl_sync(FULL_WARP, load_device(&engine.run->control.word), 0);
+    if (switching) return;
+    asked = __shfl_sync(FULL_WARP, load_device(&engine.run->control.word), 0);
     if (asked == control) return;
     u32 mask = asked & CONTROL_MASK;
     if (lane_id() == 0) store_shared(shared_address(&hooks.mask), mask);
-    bool follows = (compute.queue.left() || compute.queue.seen_mask() == mask) &&
-                   (scheduler.queue.left() || scheduler.queue.seen_mask() == mask);
-    if (!__all_sync(FULL_WARP, follows)) return;
-    if (cut(compute, true) == BEHIND || cut(scheduler, true) == BEHIND) return;
+    bool follow = (here.queue.left() || here.queue.seen_mask() == mask) &&
+                  (other.queue.left() || other.queue.seen_mask() == mask);
+    if (!__all_sync(FULL_WARP, follow)) return;
+    switching = true;
+    here.cut_early(), other.cut_early();
+  }
+
+  MS_DEVICE void acknowledge() {
+    switching = false;
     control = asked;
     if (lane_id() == 0) {
-      store_host(cursor + MS_CURSOR_MASK, mask);
+      store_host(cursor + MS_CURSOR_MASK, asked & CONTROL_MASK);
       store_host(cursor + MS_CURSOR_ACK, asked >> 24);
     }
   }
@@ -345,24 +351,21 @@ struct Monitor {
     }
   }
 
-  MS_DEVICE void beat() {
+  MS_DEVICE void tell_monitor() {
     last_beat = now;
     if (lane_id() == 0) {
       store_host(cursor + MS_CURSOR_HEARTBEAT, now);
       store_host(cursor + MS_CURSOR_EPOCH, now / engine.epoch_ns);
       store_host(cursor + MS_CURSOR_RING_LOST, rows.ring_lost);
     }
-    beat(compute);
-    beat(scheduler);
   }
 
-  template <u32 SLOTS>
-  MS_DEVICE void beat(const Watched<SLOTS>& w) {
+  MS_DEVICE void tell_worker(const Watched& w) {
     if (lane_id() == 0) {
       u64* line = engine.workers + w.worker * MS_WORKER_WORDS;
-      store_host(line + MS_WORKER_FIRED, w.next - 1);
+      store_host(line + MS_WORKER_FIRED, w.queue.next - 1);
       store_host(line + MS_WORKER_DEQUEUED, w.dequeued);
-      store_host(line + MS_WORKER_LOST, w.next - 1 - w.dequeued);
+      store_host(line + MS_WORKER_LOST, w.queue.next - 1 - w.dequeued);
     }
   }
 };

@@ -22,18 +22,25 @@ constexpr u32 DEPTH = 8;  // 16-byte loads of each column that a lane has under 
 constexpr float NORM_EPSILON = 1e-5f;
 constexpr u32 REDUCE_WORDS = 16;
 
-/// What the operators use of shared memory; `buffer` is as large as the launch made it.
+/// What the operators use of shared memory: its beginning, engine.operator_bytes in all; the buffer takes the rest.
 struct OperatorShared {
   float reduce[REDUCE_WORDS];
   u32 index[REDUCE_WORDS];
   alignas(16) float buffer[4];
 };
 
+/// By value: a called function's arguments then stay in registers.
 struct Operands {
-  const Task& task;
-  u32 iteration, at;  // at: of the slot's entry in the plan
-  OperatorShared& shared;
+  u32 slot, at;  // at: of the slot's entry in the plan
+  u32 n0, n1, layer;
 };
+
+/// Operators are functions of their own in the machine code too: the same in every build of the hooks, and found by name.
+#define MS_OPERATOR static __device__ __noinline__
+
+extern __shared__ __align__(16) unsigned char block_memory[];
+
+MS_DEVICE OperatorShared& operator_shared() { return *reinterpret_cast<OperatorShared*>(block_memory); }
 
 MS_DEVICE void together() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
 
@@ -54,11 +61,12 @@ MS_DEVICE float dot(float4 a, float4 b, float c) {
 
 /// Sum (or maximum) over the 128 threads, the same in each.
 template <bool MAXIMUM>
-MS_DEVICE float reduce(float v, OperatorShared& shared) {
+MS_DEVICE float reduce(float v) {
   for (u32 s = 16; s; s >>= 1) {
     float o = __shfl_xor_sync(FULL_WARP, v, s);
     v = MAXIMUM ? fmaxf(v, o) : v + o;
   }
+  OperatorShared& shared = operator_shared();
   together();  // the words may still be in use
   if (lane_id() == 0) shared.reduce[threadIdx.x >> 5] = v;
   together();
@@ -66,18 +74,18 @@ MS_DEVICE float reduce(float v, OperatorShared& shared) {
   return MAXIMUM ? fmaxf(fmaxf(a, b), fmaxf(c, d)) : (a + b) + (c + d);
 }
 
-MS_DEVICE void embed(const Operands& o) {
+MS_OPERATOR void embed(Operands o) {
   u32 forced = __ldg(engine.forced_token + o.at), row = __ldg(engine.cache_row + o.at);
   u32 token = forced != ~0u ? forced : __ldcg(engine.token + row);
   const float* from = engine.embedding + static_cast<u64>(token) * engine.d_model;
-  float* to = engine.residual + o.task.slot * engine.d_model;
+  float* to = engine.residual + o.slot * engine.d_model;
   for (u32 i = threadIdx.x * 4; i < engine.d_model; i += COMPUTE_THREADS * 4) store4(to + i, weight4(from + i));
   if (threadIdx.x == 0) engine.used_token[o.at] = token;
 }
 
 /// residual += partial (unless the residual was just made), x = residual / rms * weight.
-MS_DEVICE void norm(const Operands& o, const float* weight, bool add) {
-  u32 d = engine.d_model, base = o.task.slot * d;
+MS_OPERATOR void norm(Operands o, const float* weight, bool add) {
+  u32 d = engine.d_model, base = o.slot * d;
   float squares = 0;
   for (u32 i = threadIdx.x * 4; i < d; i += COMPUTE_THREADS * 4) {
     float4 r = load4(engine.residual + base + i);
@@ -86,12 +94,12 @@ MS_DEVICE void norm(const Operands& o, const float* weight, bool add) {
       r = make_float4(r.x + p.x, r.y + p.y, r.z + p.z, r.w + p.w);
       store4(engine.residual + base + i, r);
     }
-    store4(o.shared.buffer + i, r);
+    store4(operator_shared().buffer + i, r);
     squares = dot(r, r, squares);
   }
-  float scale = rsqrtf(reduce<false>(squares, o.shared) / d + NORM_EPSILON);
+  float scale = rsqrtf(reduce<false>(squares) / d + NORM_EPSILON);
   for (u32 i = threadIdx.x * 4; i < d; i += COMPUTE_THREADS * 4) {
-    float4 r = *reinterpret_cast<float4*>(o.shared.buffer + i), g = weight4(weight + i);
+    float4 r = *reinterpret_cast<float4*>(operator_shared().buffer + i), g = weight4(weight + i);
     store4(engine.x + base + i, make_float4(r.x * scale * g.x, r.y * scale * g.y, r.z * scale * g.z, r.w * scale * g.w));
   }
 }
@@ -139,9 +147,9 @@ MS_DEVICE float of_lane(const float (&v)[ROWS]) {
 }
 
 /// out[:, n0:n1] = in @ w, or silu(in @ w) * (in @ up) where `up` is given. `keep`: a second copy, or null.
-MS_DEVICE void matrix(const Operands& o, const float* in, u32 k, const float* w, const float* up, float* out, u32 width,
+MS_OPERATOR void matrix(Operands o, const float* in, u32 k, const float* w, const float* up, float* out, u32 width,
                       float* keep) {
-  float* staged = o.shared.buffer;
+  float* staged = operator_shared().buffer;
   u32 warp = threadIdx.x >> 5;
   for (u32 s0 = 0; s0 < engine.slots; s0 += ROWS) {
     u32 rows = min(ROWS, engine.slots - s0);
@@ -152,10 +160,10 @@ MS_DEVICE void matrix(const Operands& o, const float* in, u32 k, const float* w,
     copies_done();
     together();
     u32 each = up ? 1 : 2;
-    for (u32 n = o.task.n0 + warp * each; n < o.task.n1; n += 4 * each) {
+    for (u32 n = o.n0 + warp * each; n < o.n1; n += 4 * each) {
       float sum[2][ROWS];
       const float* first = w + static_cast<u64>(n) * k;
-      bool pair = up || n + 1 < o.task.n1;
+      bool pair = up || n + 1 < o.n1;
       columns2(first, up ? up + static_cast<u64>(n) * k : pair ? first + k : first, staged, k, sum);
       float a = of_lane(sum[0]), b = of_lane(sum[1]);
       if (up) a = a / (1.0f + __expf(-a)) * b;
@@ -173,16 +181,16 @@ MS_DEVICE void matrix(const Operands& o, const float* in, u32 k, const float* w,
 
 /// One head of one slot: rotate, append this position to the cache, attend over all positions up to it. The first head
 /// of a group appends; this step's key and value are taken from the projection, so heads need no order among them.
-MS_DEVICE void attend(const Operands& o) {
-  const u32 hd = engine.head_dim, half = hd / 2, tid = threadIdx.x, head = o.task.n0;
+MS_OPERATOR void attend(Operands o) {
+  const u32 hd = engine.head_dim, half = hd / 2, tid = threadIdx.x, head = o.n0;
   const u32 group = engine.heads / engine.kv_heads, kv = head / group;
   const u32 position = __ldg(engine.position + o.at), row = __ldg(engine.cache_row + o.at);
-  float *q = o.shared.buffer, *key = q + hd, *value = key + hd, *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
+  float *q = operator_shared().buffer, *key = q + hd, *value = key + hd, *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
   const u64 width = (engine.heads + 2 * engine.kv_heads) * hd;
-  const float* projected = engine.qkv + o.task.slot * width;
+  const float* projected = engine.qkv + o.slot * width;
   const float* new_key = projected + (engine.heads + kv) * hd;
   const float* new_value = projected + (engine.heads + engine.kv_heads + kv) * hd;
-  const u64 cache = ((static_cast<u64>(o.task.layer) * engine.cache_rows + row) * engine.kv_heads + kv) * engine.context * hd;
+  const u64 cache = ((static_cast<u64>(o.layer) * engine.cache_rows + row) * engine.kv_heads + kv) * engine.context * hd;
   float *keys = engine.keys + cache, *values = engine.values + cache;
   if (tid < half) {
     float cosine = __ldg(engine.rotary + (position * half + tid) * 2), sine = __ldg(engine.rotary + (position * half + tid) * 2 + 1);
@@ -215,14 +223,14 @@ MS_DEVICE void attend(const Operands& o) {
       most = fmaxf(most, s);
     }
   }
-  most = reduce<true>(most, o.shared);
+  most = reduce<true>(most);
   float total = 0;
   for (u32 p = tid; p <= position; p += COMPUTE_THREADS) {
     float e = expf(scores[p] - most);
     scores[p] = e;
     total += e;
   }
-  total = reduce<false>(total, o.shared);
+  total = reduce<false>(total);
   const u32 lanes = hd / 4, groups = COMPUTE_THREADS / lanes, g = tid / lanes, i = tid % lanes * 4;
   float4 sum = make_float4(0, 0, 0, 0);
   for (u32 p = g; p <= position; p += groups) {
@@ -235,13 +243,13 @@ MS_DEVICE void attend(const Operands& o) {
   if (tid < hd) {
     float out = 0;
     for (u32 j = 0; j < groups; j++) out += mix[j * hd + tid];
-    engine.heads_out[(static_cast<u64>(o.task.slot) * engine.heads + head) * hd + tid] = out / total;
+    engine.heads_out[(static_cast<u64>(o.slot) * engine.heads + head) * hd + tid] = out / total;
   }
 }
 
 /// The largest logit; of equal ones the first.
-MS_DEVICE void sample(const Operands& o) {
-  const float* logits = engine.logits + static_cast<u64>(o.task.slot) * engine.vocab;
+MS_OPERATOR void sample(Operands o) {
+  const float* logits = engine.logits + static_cast<u64>(o.slot) * engine.vocab;
   float best = -INFINITY;
   u32 which = 0;
   for (u32 i = threadIdx.x; i < engine.vocab; i += COMPUTE_THREADS) {
@@ -253,19 +261,19 @@ MS_DEVICE void sample(const Operands& o) {
     u32 w = __shfl_xor_sync(FULL_WARP, which, s);
     if (v > best || (v == best && w < which)) best = v, which = w;
   }
-  if (lane_id() == 0) o.shared.reduce[threadIdx.x >> 5] = best, o.shared.index[threadIdx.x >> 5] = which;
+  if (lane_id() == 0) operator_shared().reduce[threadIdx.x >> 5] = best, operator_shared().index[threadIdx.x >> 5] = which;
   together();
   if (threadIdx.x == 0) {
     for (u32 i = 1; i < 4; i++) {
-      float v = o.shared.reduce[i];
-      u32 w = o.shared.index[i];
+      float v = operator_shared().reduce[i];
+      u32 w = operator_shared().index[i];
       if (v > best || (v == best && w < which)) best = v, which = w;
     }
     engine.token[__ldg(engine.cache_row + o.at)] = which;
   }
 }
 
-MS_DEVICE void execute(const Task& task, u32 iteration, OperatorShared& shared) {
+MS_DEVICE void execute(const Task& task, u32 iteration) {
   const u32 d = engine.d_model, attended = engine.heads * engine.head_dim, layer = task.layer;
   const u32 width = attended + 2 * engine.kv_heads * engine.head_dim;
   const u64 gate = static_cast<u64>(layer) * engine.ffn * d;
@@ -274,7 +282,7 @@ MS_DEVICE void execute(const Task& task, u32 iteration, OperatorShared& shared) 
     at = iteration * engine.slots + task.slot;
     if (__ldg(engine.request + at) == 0) return;
   }
-  const Operands o{task, iteration, at, shared};
+  const Operands o{task.slot, at, task.n0, task.n1, layer};
   switch (task.op) {
     case EMBED: return embed(o);
     case NORM1: return norm(o, engine.norms + 2 * layer * d, layer != 0);

@@ -95,7 +95,7 @@ struct Producer {
     store_shared_16(slot + 16, arg0, arg1, hook | flags << 8 | arg2 << 16, stamp);
   }
 
-  /// The fence lets a consumer that sees the count also see every record before it (see Consumer::lost_since).
+  /// The fence lets a consumer that sees the count also see every record before it (see Consumer::empty).
   MS_DEVICE void lose(u32 hook, u32 n) {
     fence_block();
     u32 at = words + hook * 4;
@@ -112,32 +112,36 @@ struct Record {
 };
 
 /// The consumer's end; the same in all 32 lanes of the monitor warp.
-template <u32 SLOTS>
 struct Consumer {
-  u32 slots, words;
-  u32 taken;     // records dequeued, modulo 2^32
-  u32 expected;  // seq that comes next if nothing was lost, modulo 2^32
+  u32 slots, words, last;  // last: number of slots - 1
+  u32 taken;               // records dequeued, modulo 2^32
+  u64 next;                // the seq after the last that was dequeued (or booked as lost)
 
+  template <u32 SLOTS>
   MS_DEVICE void open(Queue<SLOTS>& queue) {
     slots = shared_address(queue.half);
     words = shared_address(&queue.words);
+    last = SLOTS - 1;
     taken = 0;
-    expected = 1;
+    next = 1;
   }
 
   /// Up to 32 records, lane i the i-th; returns how many. The slots stay ours until `release`.
-  MS_DEVICE u32 take(Record& r) {
-    u32 slot = slots + ((taken + lane_id()) & (SLOTS - 1)) * 32;
+  MS_DEVICE u32 take(Record& r) const {
+    u32 slot = slots + ((taken + lane_id()) & last) * 32;
     uint4 a = load_shared_16(slot), b = load_shared_16(slot + 16);
-    bool whole = a.w == b.w && static_cast<int>(a.w - expected) >= 0;
+    bool whole = a.w == b.w && !older(a.w);
     u32 gaps = ~__ballot_sync(FULL_WARP, whole);
     r = {a.x, a.y, a.z, a.w, b.x, b.y, static_cast<u16>(b.z >> 16), static_cast<u8>(b.z), static_cast<u8>(b.z >> 8)};
     return gaps ? __ffs(gaps) - 1 : 32;
   }
 
-  MS_DEVICE void release(u32 n, u32 last_seq) {
+  /// All 64 bits of a record's seq.
+  MS_DEVICE u64 seq(const Record& r) const { return next + (r.seq - static_cast<u32>(next)); }
+
+  MS_DEVICE void release(u32 n, u64 last_seq) {
     taken += n;
-    expected = last_seq + 1;
+    next = last_seq + 1;
     __syncwarp();
     if (lane_id() == 0) store_shared(words + offsetof(QueueWords, tail), taken);
   }
@@ -148,12 +152,14 @@ struct Consumer {
   /// Nothing is waiting: after `lost` this means that every loss counted so far comes directly after what was taken.
   MS_DEVICE bool empty() const {
     fence_block();
-    u32 stamp = load_shared_16(slots + (taken & (SLOTS - 1)) * 32).w;
-    return static_cast<int>(stamp - expected) < 0;
+    return older(load_shared_16(slots + (taken & last) * 32).w);
   }
 
   MS_DEVICE u32 seen_mask() const { return load_shared(words + offsetof(QueueWords, seen_mask)); }
   MS_DEVICE bool left() const { return load_shared(words + offsetof(QueueWords, left)) != 0; }
+
+ private:
+  MS_DEVICE bool older(u32 stamp) const { return static_cast<int>(stamp - static_cast<u32>(next)) < 0; }
 };
 
 }  // namespace ms

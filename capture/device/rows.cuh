@@ -33,7 +33,8 @@ struct RowWriter {
   u64* cursor;
   const u8* tail_byte;
   u64 head, published, freed, tail_read, ring_lost;
-  u32 open_block;
+  u32 first, slot, pass;  // of the group being staged: its first row in the block, the block's place, the ring's turn
+  bool opened;            // the block's generation says that it is being written
 
   MS_DEVICE void open(RowGroup* groups) {
     stage = groups;
@@ -41,7 +42,8 @@ struct RowWriter {
     cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
     tail_byte = engine.control + MS_CONTROL_TAILS + blockIdx.x;
     head = published = freed = tail_read = ring_lost = 0;
-    open_block = ~0u;
+    first = slot = pass = 0;
+    opened = false;
   }
 
   /// How many of n rows there is room for; the rest are lost, and counted here.
@@ -62,17 +64,18 @@ struct RowWriter {
 
   /// Lane i < n stages the row that follows i rows later.
   MS_DEVICE void append(u32 n, const ms_ring_row& row) {
-    u64 mine = head + lane_id();
-    if (lane_id() < n) stage[mine >> 5 & 1].put(mine & 31, row);
+    u32 at = (static_cast<u32>(head) & 63) + lane_id();
+    if (lane_id() < n) stage[at >> 5 & 1].put(at & 31, row);
     __syncwarp();
-    u64 group = head >> 5;
+    bool full = (head & 31) + n >= 32;
+    u32 parity = static_cast<u32>(head) >> 5 & 1;
     head += n;
-    if (head >> 5 != group) write(group);
+    if (full) write(parity, true);
   }
 
   MS_DEVICE void publish() {
     if (head == published) return;
-    if (head & 31) write(head >> 5);
+    if (head & 31) write(static_cast<u32>(head) >> 5 & 1, false);
     fence_system();
     __syncwarp();
     if (lane_id() == 0) store_host(cursor + MS_CURSOR_HEAD, head);
@@ -80,20 +83,18 @@ struct RowWriter {
   }
 
  private:
-  MS_DEVICE void write(u64 group) {
-    u32 rows = engine.block_rows;
-    u32 number = static_cast<u32>(group * 32 / rows);  // of the block, ever
-    u32 slot = number % engine.ring_blocks, pass = number / engine.ring_blocks;
+  MS_DEVICE void write(u32 parity, bool whole) {
     u8* block = ring + static_cast<u64>(slot) * engine.block_bytes;
     u64* generation = reinterpret_cast<u64*>(block);
-    if (number != open_block) {  // its old rows are void before a new one appears
-      open_block = number;
-      if (lane_id() == 0) store_host(generation, 2 * static_cast<u64>(pass) + 1);
+    const u64 turn = 2 * static_cast<u64>(pass);
+    if (!opened) {  // the block's old rows are void before a new one appears
+      opened = true;
+      if (lane_id() == 0) store_host(generation, turn + 1);
       fence_system();
       __syncwarp();
     }
-    u32 first = static_cast<u32>(group * 32 % rows);
-    const u64* words = reinterpret_cast<const u64*>(stage + (group & 1));
+    const u32 rows = engine.block_rows;
+    const u64* words = reinterpret_cast<const u64*>(stage + parity);
     u8* columns = block + MS_BLOCK_HEADER;
 #pragma unroll
     for (u32 k = 0; k < 9; k++) {
@@ -112,12 +113,15 @@ struct RowWriter {
       if (k < 8 || lane_id() < 16)
         store_host(reinterpret_cast<u64*>(columns + rows * column + first * width) + within, words[w]);
     }
-    if (first + 32 == rows && head >= (group + 1) * 32) {  // the block is whole
-      fence_system();
-      __syncwarp();
-      if (lane_id() == 0) store_host(generation, 2 * static_cast<u64>(pass) + 2);
-    }
     __syncwarp();
+    if (!whole) return;
+    first += 32;
+    if (first < rows) return;
+    fence_system();
+    __syncwarp();
+    if (lane_id() == 0) store_host(generation, turn + 2);
+    first = 0, opened = false;
+    if (++slot == engine.ring_blocks) slot = 0, pass++;
   }
 };
 

@@ -80,7 +80,7 @@ struct Source {
     TaskQueue& queue = engine.queues[blockIdx.x];
     const uint4* entry =
         engine.entries + static_cast<u64>(blockIdx.x) * engine.capacity + (popped & (engine.capacity - 1));
-    u32 stamp = popped + 1;
+    u32 stamp = popped + 1, pushed = 0;
     uint4 e = load_device_16(entry);
     if (e.w != stamp) {
       hooks.wait(0, iteration, 0, 0, 1);
@@ -89,14 +89,16 @@ struct Source {
         hooks.refresh();
         e = load_device_16(entry);
       } while (e.w != stamp);
+      if (hooks.wants(MS_HOOK_PRESSURE)) pushed = load_device(&queue.pushed.word);
       acquire(queue);
       hooks.resume(0, iteration, 0);
     } else {
+      if (hooks.wants(MS_HOOK_PRESSURE)) pushed = load_device(&queue.pushed.word);
       acquire(queue);
     }
     iteration = e.y;
     if (hooks.wants(MS_HOOK_PRESSURE)) {
-      u32 depth = load_device(&queue.pushed.word) - popped;
+      u32 depth = pushed - popped;
       if (crowded && depth < engine.pressure) hooks.pressure(e.x, depth, engine.pressure, iteration);
       crowded = depth >= engine.pressure;
     }
@@ -268,23 +270,36 @@ struct Scheduler {
     if (engine.faulty && lane_id() == 0) store_device(engine.satisfied + dep, iteration + 1);
     if (waiters == 0) return;
     u32 ready = device_time_low();
-    hooks.ready(lane_id() == 0, first, waiters, iteration, releaser);
-    if (!engine.dynamic) return;
-    for (u32 i = lane_id(); i < (waiters + 31) / 32 * 32; i += 32)
-      offer(i < waiters, first + i, iteration, ready, 2 * waiters >= engine.blocks);
+    if (!engine.dynamic) {
+      hooks.ready(lane_id() == 0, ready, first, waiters, iteration, releaser);
+      return;
+    }
+    // Each group's tickets are drawn before the group before it is told of: the hooks then cost no task any time.
+    const bool wide = 2 * waiters >= engine.blocks;
+    Pushed before = {0, 0, 0, 0};
+    for (u32 i = lane_id(); i < (waiters + 31) / 32 * 32; i += 32) {
+      Pushed now = draw(i < waiters && !starved(i < waiters, first + i, iteration, ready), first + i, iteration, wide);
+      if (i == lane_id())
+        hooks.ready(lane_id() == 0, ready, first, waiters, iteration, releaser);
+      else
+        tell(before, iteration);
+      enter(now, iteration, ready);
+      before = now;
+    }
+    tell(before, iteration);
   }
 
-  /// Lanes push a task each, except those that a fault control holds back.
-  MS_DEVICE void offer(bool active, u32 task, u32 iteration, u32 ready, bool wide) {
-    if (engine.faulty) {
-      u32 late = active ? engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task] : 0;
-      for (u32 starved = __ballot_sync(FULL_WARP, late != 0); starved; starved &= starved - 1) {
-        u32 lane = __ffs(starved) - 1;
-        bool put_by = hold(__shfl_sync(FULL_WARP, task, lane), iteration, ready, __shfl_sync(FULL_WARP, late, lane));
-        if (put_by && lane_id() == lane) active = false;
-      }
+  /// Whether a fault control holds this lane's task back, to be pushed later.
+  MS_DEVICE bool starved(bool active, u32 task, u32 iteration, u32 ready) {
+    if (!engine.faulty) return false;
+    u32 late = active ? engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task] : 0;
+    bool held_back = false;
+    for (u32 which = __ballot_sync(FULL_WARP, late != 0); which; which &= which - 1) {
+      u32 lane = __ffs(which) - 1;
+      bool put_by = hold(__shfl_sync(FULL_WARP, task, lane), iteration, ready, __shfl_sync(FULL_WARP, late, lane));
+      if (lane_id() == lane) held_back = put_by;
     }
-    push(active, task, iteration, ready, wide);
+    return held_back;
   }
 
   /// The next queue in turn; for a few tasks, the less loaded of that and one drawn. (Looking costs as long as pushing,
@@ -305,21 +320,35 @@ struct Scheduler {
     return load_device(&q.pushed.word) - load_device(&q.popped.word);
   }
 
-  /// A queue has room for every task of an iteration, so a ticket always finds its place free. Whoever satisfied the
-  /// dependency has fenced the device before, in all lanes.
-  MS_DEVICE void push(bool active, u32 task, u32 iteration, u32 ready, bool wide) {
-    u32 worker = 0, after = 0;
+  /// A lane's task on its way into a queue. task 0: none.
+  struct Pushed {
+    u32 task, worker, ticket, popped;
+  };
+
+  /// A ticket for a place in a queue. A queue has room for every task of an iteration, so the place is always free.
+  MS_DEVICE Pushed draw(bool active, u32 task, u32 iteration, bool wide) {
+    Pushed p = {0, 0, 0, 0};
     if (active) {
-      worker = choose(task, iteration, wide);
+      u32 worker = choose(task, iteration, wide);
       TaskQueue& q = engine.queues[worker];
-      u32 ticket = atomicAdd(&q.pushed.word, 1);
-      if (hooks.wants(MS_HOOK_ASSIGN) || hooks.wants(MS_HOOK_PRESSURE)) after = ticket + 1 - load_device(&q.popped.word);
-      uint4* entry = engine.entries + static_cast<u64>(worker) * engine.capacity + (ticket & (engine.capacity - 1));
-      store_device_16(entry, task, iteration, ready, ticket + 1);
+      p = {task, worker, atomicAdd(&q.pushed.word, 1), 0};
+      if (hooks.wants(MS_HOOK_ASSIGN) || hooks.wants(MS_HOOK_PRESSURE)) p.popped = load_device(&q.popped.word);
     }
     cursor += __popc(__ballot_sync(FULL_WARP, active));
-    hooks.assign(active, task, iteration, worker, after, engine.capacity);
-    hooks.pressure(active && after == engine.pressure, task, after, engine.pressure, iteration);
+    return p;
+  }
+
+  /// Whoever satisfied the dependency has fenced the device before, in all lanes.
+  MS_DEVICE void enter(const Pushed& p, u32 iteration, u32 ready) {
+    if (p.task == 0) return;
+    uint4* entries = engine.entries + static_cast<u64>(p.worker) * engine.capacity;
+    store_device_16(entries + (p.ticket & (engine.capacity - 1)), p.task, iteration, ready, p.ticket + 1);
+  }
+
+  MS_DEVICE void tell(const Pushed& p, u32 iteration) {
+    u32 t = device_time_low(), depth = p.ticket + 1 - p.popped;
+    hooks.assign(p.task != 0, t, p.task, iteration, p.worker, depth, engine.capacity);
+    hooks.pressure(p.task && depth == engine.pressure, t, p.task, depth, engine.pressure, iteration);
   }
 
   // --- fault controls ---------------------------------------------------------------------------------------
@@ -337,6 +366,12 @@ struct Scheduler {
     }
     __syncwarp();
     return true;
+  }
+
+  MS_DEVICE void push(u32 task, u32 iteration, u32 ready) {
+    Pushed p = draw(lane_id() == 0, task, iteration, false);
+    enter(p, iteration, ready);
+    tell(p, iteration);
   }
 
   MS_DEVICE bool let_go() {
@@ -357,7 +392,7 @@ struct Scheduler {
     if (what & IS_DEP)
       announce(what & ~IS_DEP, engine.deps[what & ~IS_DEP].first, engine.deps[what & ~IS_DEP].waiters, iteration, word);
     else
-      push(lane_id() == 0, what, iteration, word, false);
+      push(what, iteration, word);
   }
 
   // --- block 0 begins and ends the iterations ---------------------------------------------------------------

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +20,7 @@ from megascope.capture.engines.cuda.kernel import Megakernel
 from megascope.capture.engines.cuda.reference import logits
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.segment.layout import Control, Cursor, State, Status, Worker
+from megascope.capture.segment.reader import SegmentReader
 from megascope.store.tables import FLAG_RANGE, HOOK_BY_NAME, REQUEST_SET_BIT
 
 pytestmark = pytest.mark.gpu
@@ -154,7 +159,7 @@ def test_overwriting_keeps_the_newest(cuda: Any, segment_path: Path) -> None:
 
 @pytest.mark.parametrize("schedule", ["dynamic", "static"])
 def test_a_stall_can_be_read_and_the_deadline_ends_it(cuda: Any, segment_path: Path, schedule: str) -> None:
-    spec = f"schedule={schedule},seconds=1.5,postpone=l01.norm2:60000000000@5-"
+    spec = f"schedule={schedule},seconds=1.5,postpone=l01.norm2:4000000000@5-"
     with engine(cuda, segment_path, spec, record=False) as e:
         ends: list[str] = []
         run = threading.Thread(target=lambda: ends.append(e.run()))
@@ -216,3 +221,62 @@ def test_the_mask_follows_the_drainer(cuda: Any, segment_path: Path) -> None:
         total = check_identities(e.segment)
         assert total["eligible"] > 0
         assert e.segment.status[Status.STATE] == State.ENDED
+
+
+@pytest.mark.parametrize("how", ["sigterm", "stop byte"])
+def test_the_process_ends_in_order(segment_path: Path, how: str) -> None:
+    command = [sys.executable, "-m", "megascope.capture.engines.cuda", "--segment", str(segment_path), "--record"]
+    spec = f"{SMALL},steps=60000,seconds=50"
+    with subprocess.Popen([*command, spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not segment_path.exists() or segment_path.stat().st_size == 0:
+            assert process.poll() is None, process.stderr
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)
+        with SegmentReader.open(segment_path, write=True) as segment:
+            while segment.status().step < 5:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            if how == "sigterm":
+                process.send_signal(signal.SIGTERM)
+            else:
+                segment.poke(segment.layout.control_offset + Control.STOP, b"\1")
+            out, err = process.communicate(timeout=30)
+            assert process.returncode == 0, err
+            said = json.loads(out)
+            assert said["ended"] == "stopped"
+            assert said["fired"] == said["dequeued"] + said["lost"]
+            assert said["dequeued"] == said["written"] + said["ring_lost"]
+            assert segment.status().state == State.ENDED
+            fits = segment.clock_fits()
+            assert len(fits) >= 2
+            assert all(0 < f.error_ns < 100_000 for f in fits)
+
+
+def test_faults_are_felt_where_they_were_put(cuda: Any, segment_path: Path) -> None:
+    spec = "steps=40,delay=l00.attn:4@10-19,starve=l01.gate_up/3:300000@20-29,oversubscribe=7:0.5@30-39"
+    with engine(cuda, segment_path, spec, keep_every=1) as e:
+        assert e.run() == "done"
+        assert max(errors(e.kernel)) < TOLERANCE, "a fault changes times, never results"
+        found, graph = rows(e.segment), e.kernel.graph
+        truth = e.truth()
+    assert [len(i.intervals) for i in truth] == [1, 1, 1]
+    step, hook, cls = found["step"], found["hook"], found["task_class"]
+    took = (found["t"] - found["aux"]).astype(np.int64)
+
+    def during(first: int, last: int, *, of: Any) -> Any:
+        return of & (step >= first) & (step <= last)
+
+    attn = (hook == HOOK["complete"]) & (cls == graph.class_id("l00.attn"))
+    assert np.median(took[during(10, 19, of=attn)]) > 2 * np.median(took[during(20, 39, of=attn)])
+    index = found["task"] & np.uint64(0xFFFFFFFF)
+    starved = np.nonzero(graph.task_class == graph.class_id("l01.gate_up"))[0][3]
+    waited = (hook == HOOK["start"]) & (index == starved)
+    assert took[during(20, 29, of=waited)].min() >= 300_000
+    assert np.median(took[during(30, 39, of=waited)]) < 300_000
+    assign = hook == HOOK["assign"]
+    target = found["aux"] >> np.uint64(48)
+    crowded = (target[during(30, 39, of=assign)] == 7).mean()
+    assert 0.4 < crowded < 0.6
+    assert (target[during(20, 29, of=assign)] == 7).mean() < 0.1

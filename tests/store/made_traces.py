@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from megascope.store import parquet, seal, spool, writer
+from megascope.store import gather, parquet, seal, spool
 from megascope.store.tables import COVERAGE, EVENTS, HOOK_BY_NAME, INTERVALS, NOW, REQUESTS, RING_ROW, TASK_CLASSES
 from megascope.store.trace import Trace, TraceWriter
 
@@ -115,7 +115,7 @@ def truth(rows: int) -> pa.Table:
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spool files of 200 rows and parts of about 400, so that a few thousand rows make many of both."""
-    monkeypatch.setattr(writer, "BATCH_ROWS", 50)
+    monkeypatch.setattr(gather, "BATCH_ROWS", 50)
     monkeypatch.setattr(spool, "ROTATE_ROWS", 200)
     monkeypatch.setattr(seal, "PART_ROWS", 400)
     monkeypatch.setattr(seal, "_PART_MOST", 500)

@@ -114,7 +114,7 @@ class Megakernel:
             module = self.cupy.RawModule(path=str(cubin("megakernel.cu", self.architecture, hooks)))
             function = module.get_function("megakernel")
             own = int(self._global(module, "shared_bytes", 4).get().view(np.uint32)[0])
-            shared = own + tables.buffer_bytes(self.settings.model)
+            shared = own + tables.operator_bytes(self.settings.model)
             function.max_dynamic_shared_size_bytes = shared
             self._builds[hooks] = Build(module, function, function.num_regs, function.local_size_bytes, shared)
         return self._builds[hooks]
@@ -183,6 +183,7 @@ class Megakernel:
             "capacity": self.capacity,
             "pressure": s.pressure,
             "faulty": bool(s.faults),
+            "operator_bytes": tables.operator_bytes(m),
             "layers": m.layers,
             "d_model": m.d_model,
             "heads": m.heads,

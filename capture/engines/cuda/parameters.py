@@ -16,7 +16,7 @@ _POINTERS = """
 """
 _WORDS = "limit_ns epoch_ns block_bytes"
 _HALVES = """
-    blocks n_tasks n_deps n_classes end_dep steps slots dynamic capacity pressure faulty
+    blocks n_tasks n_deps n_classes end_dep steps slots dynamic capacity pressure faulty operator_bytes
     ring_blocks block_rows summary_rows monitors policy exported
     layers d_model heads kv_heads head_dim ffn vocab context cache_rows keep_every native_slots
 """

@@ -21,6 +21,7 @@ U32 = NDArray[np.uint32]
 SAMPLED = 0xFFFF_FFFF
 """In `forced_token`: the token that the request's last step sampled."""
 ROWS = 8
+LONGEST_NS = 0xFFFF_FFFF
 SHARED_BYTES_MOST = 190_000
 
 
@@ -36,16 +37,17 @@ def refuse(model: Model) -> None:
     for name in ("d_model", "ffn"):
         if getattr(model, name) % 4:
             raise Usage(what, f"{name}={getattr(model, name)} is no multiple of 4", "round it up")
-    if buffer_bytes(model) > SHARED_BYTES_MOST:
-        need = f"its widest product needs {buffer_bytes(model):,} bytes of shared memory"
+    if operator_bytes(model) > SHARED_BYTES_MOST:
+        need = f"its widest product needs {operator_bytes(model):,} bytes of shared memory"
         raise Usage(what, f"{need}, above {SHARED_BYTES_MOST:,}", "make d_model or ffn smaller")
 
 
-def buffer_bytes(model: Model) -> int:
+def operator_bytes(model: Model) -> int:
     """Shared memory that the operators of a block need: a product's input rows, or an attention head's scores."""
+    fixed = 2 * 16 * 4
     widest = max(model.d_model, model.ffn, model.heads * model.head_dim)
     attention = 3 * model.head_dim + 4 * 128 + model.context
-    return 4 * max(ROWS * widest, attention, model.d_model)
+    return -(-(fixed + 4 * max(ROWS * widest, attention, model.d_model)) // 128) * 128
 
 
 def task_table(graph: Graph) -> NDArray[np.void]:
@@ -179,7 +181,10 @@ def cache_rows(request: NDArray[np.uint32]) -> tuple[U32, int]:
 
 
 def fault_tables(injector: Injector, steps: int) -> dict[str, NDArray[Any]]:
-    """The controls by phase: a phase is a run of steps in which the same ones are in force."""
+    """The controls by phase: a phase is a run of steps in which the same ones are in force.
+
+    Raises Usage for one that holds back for longer than the kernel can count.
+    """
     phase = np.zeros(steps, np.uint32)
     active: list[Active] = []
     for step in range(steps):
@@ -187,7 +192,10 @@ def fault_tables(injector: Injector, steps: int) -> dict[str, NDArray[Any]]:
         if not active or active[-1] is not now:
             active.append(now)
         phase[step] = len(active) - 1
-    active = active or [injector.active(0)]
+    longest = max(int(max(a.dep_postpone_ns.max(), a.task_starve_ns.max())) for a in active)
+    if longest > LONGEST_NS:
+        what = "cannot apply a fault control on the cuda engine"
+        raise Usage(what, f"it holds something back for {longest} ns, above {LONGEST_NS}", "choose a lower strength")
     crowd = [(a.over_worker if a.over_share > 0 else 0xFFFF_FFFF, int(a.over_share * 0xFFFF_FFFF)) for a in active]
     return {
         "fault_phase": phase,

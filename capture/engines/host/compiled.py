@@ -23,8 +23,8 @@ _types: Any = types
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
-def _cache() -> str:
-    """Where compiled code is kept: one directory for each state of the sources.
+def _cache() -> str | None:
+    """Where compiled code is kept: one directory for each state of the sources. None where nothing can be kept.
 
     Numba looks at the one file in which an entry stands; constants come from others.
     """
@@ -32,7 +32,12 @@ def _cache() -> str:
     here = Path(__file__).parent
     sources = [*sorted(here.glob("*.py")), here.parent / "graph.py"]
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in sources))
-    return str(Path(home) / "megascope" / "numba" / digest.hexdigest()[:16])
+    cache = Path(home) / "megascope" / "numba" / digest.hexdigest()[:16]
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(cache) if os.access(cache, os.W_OK) else None
 
 
 def compiled(function: _F) -> _F:
@@ -47,13 +52,14 @@ def compiled(function: _F) -> _F:
 def entry(function: _F) -> _F:
     """A function that Python calls: compiled at its first call on this machine, then loaded."""
     before = _numba.config.CACHE_DIR
-    if not os.environ.get("NUMBA_CACHE_DIR"):
-        _numba.config.CACHE_DIR = _cache()
+    cache = os.environ.get("NUMBA_CACHE_DIR") or _cache()
+    if cache is None:
+        return cast(_F, _numba.njit(**_OPTIONS)(function))
+    _numba.config.CACHE_DIR = cache
     try:
-        out: _F = _numba.njit(cache=True, **_OPTIONS)(function)
+        return cast(_F, _numba.njit(cache=True, **_OPTIONS)(function))
     finally:
         _numba.config.CACHE_DIR = before
-    return out
 
 
 def _words(_context: Any, _address: Any) -> Any:

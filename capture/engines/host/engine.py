@@ -38,7 +38,7 @@ PLANNED = 64
 """Steps planned at once."""
 PUBLISH_S = 0.005
 """Rows wait no longer than this (real) to be published; readers are promised 10 ms."""
-NAP_S = 0.0005
+NAP_S, LONG_NAP_S = 0.0005, 0.02
 PATIENCE_S = 3.0
 """After a stop is asked for: how long to wait for a drainer that makes no room before the rest is given up."""
 
@@ -80,13 +80,20 @@ class _Patience:
     def __init__(self, stop: Callable[[], bool]) -> None:
         self._stop = stop
         self._since: float | None = None
+        self._nap = NAP_S
 
     def stopping(self) -> bool:
         if self._since is None and self._stop():
             self._since = time.monotonic()
         return self._since is not None
 
+    def nap(self) -> None:
+        """Let the drainer work; longer and longer while it makes no room."""
+        time.sleep(self._nap)
+        self._nap = min(2 * self._nap, LONG_NAP_S)
+
     def renew(self) -> None:
+        self._nap = NAP_S
         if self._since is not None:
             self._since = time.monotonic()
 
@@ -242,7 +249,7 @@ class HostEngine:
                 patience.renew()
             elif sink.waits and not patience.over():
                 self._show(sink)
-                time.sleep(NAP_S)
+                patience.nap()
             else:
                 sink.lose(monitor, len(rows) - done)
                 self._account.took(rows[done:], 0)
@@ -291,8 +298,10 @@ class HostEngine:
                 if patience is None or not sink.waits or patience.over():
                     break
                 self._show(sink)
-                time.sleep(NAP_S)
+                patience.nap()
             if kept:
+                if patience is not None:
+                    patience.renew()
                 self._account.cut(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
 
     def _latch(self, sink: Sink) -> None:

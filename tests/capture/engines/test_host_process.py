@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,27 @@ class Drain:
         return out[np.lexsort((out["seq"], out["worker"]))]
 
 
-def spawn(path: Path, text: str, truth: Path | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        engine_command(path, text, truth), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+Spawn = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Starts engines, and leaves none behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(path: Path, text: str, truth: Path | None = None) -> subprocess.Popen[str]:
+        command = engine_command(path, text, truth)
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("name", ["dynamic-2-ranks", "static"])
-def test_a_drained_segment_has_the_very_events_of_a_run_in_memory(tmp_path: Path, name: str) -> None:
+def test_a_drained_segment_has_the_very_events_of_a_run_in_memory(spawn: Spawn, tmp_path: Path, name: str) -> None:
     spec = spec_of(SHAPES[name])
     own = {k: v for k, v in spec.params().items() if k in SHAPES[name]}
     text = ",".join(f"{k}={v}" for k, v in own.items()) + ",ring_mb=0.25"
@@ -113,7 +127,7 @@ def test_a_drained_segment_has_the_very_events_of_a_run_in_memory(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, "stop"])
-def test_it_ends_in_order_when_it_is_told_to(tmp_path: Path, how: signal.Signals | str) -> None:
+def test_it_ends_in_order_when_it_is_told_to(spawn: Spawn, tmp_path: Path, how: signal.Signals | str) -> None:
     process = spawn(tmp_path / "s", SMALL + ",steps=0,epoch_ms=5")
     drain = Drain(tmp_path / "s", process)
     while sum(b.num_rows for b in drain.rows) < 50_000:
@@ -136,7 +150,7 @@ def test_it_ends_in_order_when_it_is_told_to(tmp_path: Path, how: signal.Signals
     assert open_now == closed
 
 
-def test_it_waits_for_a_drainer_and_gives_up_only_when_stopped(tmp_path: Path) -> None:
+def test_it_waits_for_a_drainer_and_gives_up_only_when_stopped(spawn: Spawn, tmp_path: Path) -> None:
     process = spawn(tmp_path / "s", SMALL + ",steps=500,ring_mb=0.25")
     drain = Drain(tmp_path / "s", process)
     first = drain.segment.status()
@@ -156,7 +170,7 @@ def test_it_waits_for_a_drainer_and_gives_up_only_when_stopped(tmp_path: Path) -
     assert said["dequeued"] == said["fired"] == said["written"] + said["ring_lost"]
 
 
-def test_virtual_time_does_not_outrun_its_pace(tmp_path: Path) -> None:
+def test_virtual_time_does_not_outrun_its_pace(spawn: Spawn, tmp_path: Path) -> None:
     begun = time.monotonic()
     process = spawn(tmp_path / "s", SMALL + ",steps=0,pace=0.05")
     drain = Drain(tmp_path / "s", process)
@@ -170,7 +184,7 @@ def test_virtual_time_does_not_outrun_its_pace(tmp_path: Path) -> None:
     process.communicate()
 
 
-def test_a_mask_is_latched_and_cuts_the_interval(tmp_path: Path) -> None:
+def test_a_mask_is_latched_and_cuts_the_interval(spawn: Spawn, tmp_path: Path) -> None:
     process = spawn(tmp_path / "s", SMALL + ",steps=0,record=0,policy=drop")
     drain = Drain(tmp_path / "s", process)
     segment, at = drain.segment, drain.segment.layout.control_offset
@@ -200,7 +214,7 @@ def test_a_mask_is_latched_and_cuts_the_interval(tmp_path: Path) -> None:
     assert (coverage[hooks == 4][:, Summary.T_END].min()) <= first_start
 
 
-def test_truth_goes_to_the_caller_alone(tmp_path: Path) -> None:
+def test_truth_goes_to_the_caller_alone(spawn: Spawn, tmp_path: Path) -> None:
     process = spawn(tmp_path / "s", SMALL + ",steps=5,delay=l01.attn:2@1-3", tmp_path / "truth.json")
     drain = Drain(tmp_path / "s", process)
     drain.to_the_end()
@@ -258,7 +272,7 @@ def test_params_say_everything_but_the_faults() -> None:
     json.dumps(spec.params())
 
 
-def test_a_file_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_exists_is_left_alone(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "s").write_text("mine")
     process = spawn(tmp_path / "s", SMALL)
     _, err = process.communicate(timeout=ENOUGH_S)
