@@ -7,6 +7,7 @@ else is an Arrow table in memory. Inputs are made when a view first needs them: 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -15,8 +16,11 @@ import pyarrow as pa
 from ..store import loss, tables
 from ..store.trace import Part, Trace
 from .catalogue import views
+from .derived import derive
+from .window import WHOLE, Window
 
-_STREAMS = {t.name: t for t in tables.STREAMS}
+_STREAMS = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED)}
+_DERIVED = {t.name for t in tables.DERIVED}
 _SIDE_TABLES = {t.name: t for t in tables.SIDE_TABLES}
 VERIFY_BYTES = 256 << 20
 """A stream's parts up to this size are read once for their checksums, in about 0.2 s."""
@@ -36,43 +40,82 @@ class Inputs:
         """Nothing is read yet."""
         self.trace = trace
         self._tails: dict[str, pa.Table] = {}
-        self._parts: dict[str, list[Part]] = {}
-        self.unverified_bytes = 0
+        self._derived: dict[str, pa.Table] = {}
+        self._trusted: dict[Path, int] = {}
+
+    @property
+    def unverified_bytes(self) -> int:
         """Bytes of parts that were too many to have their checksums compared before they were read."""
+        return sum(self._trusted.values())
 
     @property
     def files(self) -> list[str]:
         """Every file that DuckDB may open for this trace, absolute."""
-        return [str(part.path.absolute()) for name in _STREAMS for part in self.trace.parts(name)]
+        return [str(part.path.absolute()) for name in _STREAMS for part in self._sealed(name)]
 
     def tail(self, stream: str) -> pa.Table:
-        """Rows that are in the spool only."""
+        """Rows that are in no sealed part: of derived streams, all of them where sealing has not derived them whole."""
+        if stream in _DERIVED:
+            return self._derive(stream)
         if stream not in self._tails:
             self._tails[stream] = self.trace.tail(stream)
         return self._tails[stream]
 
-    def parts(self, stream: str) -> list[Part]:
-        """Sealed parts whose content is what was sealed: DuckDB itself would read a flipped byte as another number.
+    def parts(self, stream: str, window: Window = WHOLE) -> list[Part]:
+        """Sealed parts with rows in `window`, whose content is what was sealed: DuckDB itself would read a flipped
+        byte as another number.
 
-        Above VERIFY_BYTES a stream is taken on trust, and `unverified_bytes` says how much.
+        Above VERIFY_BYTES of them they are taken on trust, and `unverified_bytes` says how much.
         """
-        if stream not in self._parts:
-            parts = self.trace.parts(stream)
-            size = sum(part.bytes for part in parts)
-            if size <= VERIFY_BYTES:
-                parts = self.trace.verified(stream)
-            else:
-                self.unverified_bytes += size
-            self._parts[stream] = parts
-        return self._parts[stream]
+        if stream in _DERIVED and not self._is_derived():
+            return []
+        parts = [part for part in self._sealed(stream) if window.overlaps(part.t_min, part.t_max)]
+        if sum(part.bytes for part in parts) > VERIFY_BYTES:
+            self._trusted |= {part.path: part.bytes for part in parts}
+            return parts
+        sound = {part.path for part in self.trace.verified(stream, window.begin, window.last)}
+        return [part for part in parts if part.path in sound]
 
-    def store(self, con: duckdb.DuckDBPyConnection, name: str) -> None:
-        """Make `stored_<name>` on `con`; `name` is a stream, a side table, programs, hooks, loss_kinds or trace.
+    def _sealed(self, stream: str) -> list[Part]:
+        return self.trace.parts(stream) if stream in self.trace.manifest["streams"] else []
 
-        Raises duckdb.Error for a part that cannot be read, and what Trace raises for damaged files.
+    def _is_derived(self) -> bool:
+        """Whether sealing has derived tasks and waits from all events: its last step, so not before the end."""
+        return self.trace.state == "sealed" and (bool(self._sealed("tasks")) or not self._sealed("events"))
+
+    def _derive(self, stream: str) -> pa.Table:
+        if stream not in self._derived:
+            if self._is_derived():
+                return _STREAMS[stream].schema.empty_table()
+            self._derived |= derive(self.trace, self.parts("events"), self.tail("events"))
+        return self._derived[stream]
+
+    def same_parts(self, stream: str, window: Window, other: Window | None) -> bool:
+        """Whether the same parts have rows in both windows; false for None."""
+        if other is None:
+            return False
+        parts = self._sealed(stream)
+        return all(window.overlaps(p.t_min, p.t_max) == other.overlaps(p.t_min, p.t_max) for p in parts)
+
+    def span(self) -> tuple[int, int] | None:
+        """Device times [begin, end) of all events that can be read, in ns; None without any."""
+        times = [(p.t_min, p.t_max) for p in self._sealed("events") if p.t_min is not None and p.t_max is not None]
+        tail = self.tail("events")
+        if tail.num_rows:
+            t = tail["t"].to_numpy()
+            times.append((int(t.min()), int(t.max())))
+        return (min(t for t, _ in times), max(t for _, t in times) + 1) if times else None
+
+    def store(
+        self, con: duckdb.DuckDBPyConnection, name: str, window: Window = WHOLE, *, parts: Window | None = None
+    ) -> None:
+        """Make `stored_<name>` on `con`; of a stream, with the rows in `window` of the parts in `parts` (or in it).
+
+        `name` is a stream, a side table, programs, hooks, loss_kinds, trace, flow, gone, clock or window. Raises
+        duckdb.Error for a part that cannot be read, and what Trace raises for damaged files.
         """
         if name in _STREAMS:
-            self._store_stream(con, _STREAMS[name])
+            self._store_stream(con, _STREAMS[name], window, window if parts is None else parts)
             return
         manifest = self.trace.manifest
         if name in _SIDE_TABLES:
@@ -85,27 +128,26 @@ class Inputs:
             table = _declared(name, set(manifest["engine"].get("exported_hooks", ())))
         con.register(f"stored_{name}", table)
 
-    def _store_stream(self, con: duckdb.DuckDBPyConnection, table: tables.Table) -> None:
-        parts, tail = self.parts(table.name), self.tail(table.name)
+    def _store_stream(
+        self, con: duckdb.DuckDBPyConnection, table: tables.Table, window: Window, within: Window
+    ) -> None:
+        parts, tail = self.parts(table.name, within), self.tail(table.name)
         columns = ", ".join(f'"{c.name}"' for c in table)
+        where = window.condition(table.name)
         selects = []
         if parts:
             files = ", ".join("'" + str(part.path.absolute()).replace("'", "''") + "'" for part in parts)
-            selects.append(f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false)")
+            selects.append(f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false){where}")
         if tail.num_rows or not parts:
             con.register(f"spool_{table.name}", tail)
-            selects.append(f"SELECT {columns} FROM spool_{table.name}")
+            selects.append(f"SELECT {columns} FROM spool_{table.name}{where}")
         con.execute(f"CREATE OR REPLACE TEMP VIEW stored_{table.name} AS {' UNION ALL '.join(selects)}")
 
     def _trace_table(self) -> pa.Table:
-
         trace, manifest = self.trace, self.trace.manifest
         engine, parts, tail = manifest["engine"], self.parts("events"), self.tail("events")
-        times = [(p.t_min, p.t_max) for p in parts if p.t_min is not None and p.t_max is not None]
-        if tail.num_rows:
-            t = tail["t"].to_numpy()
-            times.append((int(t.min()), int(t.max())))
-        begin, end = (min(t for t, _ in times), max(t for _, t in times)) if times else (None, None)
+        span = self.span()
+        begin, end = (span[0], span[1] - 1) if span else (None, None)
         epoch_ns = engine.get("epoch_ns") or None
         row = {
             "name": manifest["name"],

@@ -5,35 +5,80 @@ A list element is an expression, which DuckDB drops when nobody asks for it. A j
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import duckdb
 
 from ..store import tables
 from ..store.trace import Trace
 from .clock import clock_from_fits
+from .inputs import Inputs
+from .window import Window
 
-_CLASS_IDS = 1 << 16
-"""An event's task_class has 16 bits; a table that claims others must not make a list of gigabytes."""
+_IDS = 1 << 16
+"""An event's task_class has 16 bits; a table that claims others must not make a list of gigabytes. Of dependencies,
+those with larger ids have no name here, and still have one in `dependencies`."""
 
 
-def set_variables(con: duckdb.DuckDBPyConnection, trace: Trace, reads: Collection[str]) -> None:
-    """The lookups of views/*.sql: names by hook and, for those that read them, classes, programs and the clock."""
+def set_variables(con: duckdb.DuckDBPyConnection, trace: Trace, read: str) -> None:
+    """The lookups of what reads `read`: class names, names of dependencies, selections or the clock."""
+    if read == "task_classes":
+        _set(con, "class_names", _by_id(trace, read), "VARCHAR[]")
+    elif read == "dependencies":
+        _set(con, "dep_names", _by_id(trace, read), "VARCHAR[]")
+    elif read == "programs":
+        _set_selections(con, trace)
+    elif read == "clock":
+        _set_clock(con, trace)
+
+
+def set_constants(con: duckdb.DuckDBPyConnection) -> None:
+    """The names that the ABI gives."""
     hooks: list[str | None] = [None] * 256
     for hook in tables.HOOKS:
         hooks[hook.id] = hook.name
     _set(con, "hook_names", hooks, "VARCHAR[]")
-    if "task_classes" in reads:
-        known = trace.table("task_classes")
-        named = {
-            i: n
-            for i, n in zip(known["id"].to_pylist(), known["name"].to_pylist(), strict=True)
-            if i is not None and 0 <= i < _CLASS_IDS
-        }
-        _set(con, "class_names", [named.get(i) for i in range(max(named, default=-1) + 1)], "VARCHAR[]")
-    if "events" in reads:
-        _set_clock(con, trace)
-        _set_selections(con, trace)
+    _set(con, "dep_class_names", list(tables.DEP_CLASSES), "VARCHAR[]")
+    _set(con, "request_states", list(tables.REQUEST_STATES), "VARCHAR[]")
+
+
+def set_window(con: duckdb.DuckDBPyConnection, window: Window, span: tuple[int, int] | None) -> None:
+    """What the macros say of the window; span: [begin, end) of the trace, ns."""
+    begin, end = span or (None, None)
+    _set(con, "window_from", window.begin, "BIGINT")
+    _set(con, "window_to", window.last, "BIGINT")
+    _set(con, "window_begin", begin if window.begin is None else window.begin, "BIGINT")
+    _set(con, "window_end", end if window.end is None else window.end, "BIGINT")
+
+
+def set_derived_selection(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> None:
+    """What rows stand for that were put together from several events: the least that any of these stands for.
+
+    Rows that only a sampling or escalating program emitted are looked for with `aside`, where there are such programs.
+    """
+    _set(con, "derived_selection", _derived_selection(aside, inputs), "VARCHAR")
+
+
+def _derived_selection(aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> str | None:
+    programs = inputs.trace.manifest["programs"]
+    partial = [p for p in programs if p["selection"] != "all"]
+    if not partial:
+        return "all" if programs else None
+    emitted = sum(1 << p["program"] - 1 for p in programs if p["selection"] == "all")
+    inputs.store(aside, "events")
+    found = aside.execute('SELECT DISTINCT "by" FROM stored_events WHERE "by" & ? = 0', [emitted]).fetchall()
+    who = [p["selection"] for p in partial if any(by >> p["program"] - 1 & 1 for (by,) in found)]
+    if not found:
+        return "all"
+    return min(who, key=lambda selection: selection.startswith("sampled"), default=None)
+
+
+def _by_id(trace: Trace, table: str) -> list[str | None]:
+    known = trace.table(table)
+    named = {
+        i: n
+        for i, n in zip(known["id"].to_pylist(), known["name"].to_pylist(), strict=True)
+        if i is not None and 0 <= i < _IDS
+    }
+    return [named.get(i) for i in range(max(named, default=-1) + 1)]
 
 
 def _set_clock(con: duckdb.DuckDBPyConnection, trace: Trace) -> None:

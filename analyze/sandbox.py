@@ -20,6 +20,8 @@ import duckdb
 
 from ..store.errors import MegascopeError, Refused
 from .sqlerror import place, translate
+from .timerange import events_between
+from .window import WHOLE, Window
 
 MAX_TEXT = 1 << 18
 """Bytes of a query. Planning cannot be interrupted, so what it works on is bounded."""
@@ -72,14 +74,26 @@ _SHOW_TABLES = re.compile(rf"{_GAP}(?:show\s++(?:all\s++)?tables|describe){_GAP}
 
 @dataclass(frozen=True)
 class Statement:
-    """An admitted query: exactly what will run, the views it reads in order of mention, and how positions map back."""
+    """An admitted query: exactly what will run, the views it reads in order of mention, and how positions map back.
+
+    `macros` are those it calls; outside `window` of device time no event can matter to it.
+    """
 
     text: str
     views: tuple[str, ...]
     shift: int
+    macros: tuple[str, ...] = ()
+    window: Window = WHOLE
 
 
-def admit(parser: duckdb.DuckDBPyConnection, sql: str, views: Mapping[str, str], *, files: bool = False) -> Statement:
+def admit(
+    parser: duckdb.DuckDBPyConnection,
+    sql: str,
+    views: Mapping[str, str],
+    *,
+    macros: Collection[str] = (),
+    files: bool = False,
+) -> Statement:
     """Check that `sql` is one statement that only reads the `views` (name → meaning); with `files` also files.
 
     Raises Refused with the reason and the place in the text, or the parser's error as MegascopeError (exit code 3).
@@ -103,12 +117,13 @@ def admit(parser: duckdb.DuckDBPyConnection, sql: str, views: Mapping[str, str],
             raise Refused(_REFUSED, "this form of EXPLAIN is not known", "write EXPLAIN SELECT …")
         found = _parse(parser, inner, sql, shift + cut)
         _must_be_select(_kind(found), "EXPLAIN explains a SELECT here, not", found.query)
-        touched = _Walk(sql, views, files, shift + cut + _offset(inner, found.query)).run(_tree(parser, found.query))
+        tree = _tree(parser, found.query)
+        walk = _Walk(sql, views, macros, files, shift + cut + _offset(inner, found.query)).run(tree)
         analyze, options = (match["analyze"] or "", match["options"] or "") if match else ("", "")
         head = " ".join(word for word in ("EXPLAIN", analyze, options) if word) + " "
-        return Statement(head + found.query, touched, shift + cut - len(head.encode()))
+        return walk.statement(head + found.query, shift + cut - len(head.encode()))
     _must_be_select(kind, "it must be a SELECT or EXPLAIN, not", found.query)
-    return Statement(found.query, _Walk(sql, views, files, shift).run(_tree(parser, found.query)), shift)
+    return _Walk(sql, views, macros, files, shift).run(_tree(parser, found.query)).statement(found.query, shift)
 
 
 def _parse(parser: duckdb.DuckDBPyConnection, text: str, sql: str, shift: int) -> Any:
@@ -164,15 +179,31 @@ def _list_of(views: Mapping[str, str]) -> str:
     return f'SELECT * FROM (VALUES {rows}) AS t("view", meaning)'
 
 
+def _cte_names(node: dict[str, Any]) -> set[str]:
+    ctes = node.get("cte_map")
+    return {str(entry.get("key", "")).lower() for entry in (ctes.get("map", ()) if isinstance(ctes, dict) else ())}
+
+
 class _Walk:
     """One pass over the parser's tree: names what it reads, or raises Refused."""
 
-    def __init__(self, sql: str, views: Collection[str], files: bool, shift: int) -> None:
-        self._sql, self._views, self._files, self._shift = sql, views, files, shift
-        self._touched: dict[str, None] = {}
+    def __init__(
+        self, sql: str, views: Collection[str], macros: Collection[str], files: bool, shift: int
+    ) -> None:
+        self._sql, self._views, self._macros, self._files, self._shift = sql, views, macros, files, shift
+        self._touched: dict[str, int] = {}
+        """View → how often it stands there."""
+        self._called: dict[str, None] = {}
         self._selects = 0
+        self._range: Window | None = None
 
-    def run(self, root: Any) -> tuple[str, ...]:
+    def statement(self, text: str, shift: int) -> Statement:
+        """The query that was walked, which is run as `text`."""
+        once = self._touched.get("events") == 1 and self._range is not None
+        window = self._range if once and self._range is not None else WHOLE
+        return Statement(text, tuple(self._touched), shift, tuple(self._called), window)
+
+    def run(self, root: Any) -> _Walk:
         # A stack of our own: the tree may be deeper than Python's.
         stack: list[tuple[Any, frozenset[str]]] = [(root, frozenset())]
         while stack:
@@ -182,7 +213,7 @@ class _Walk:
             elif isinstance(node, dict):
                 self._check(node, scope)
                 stack.extend(reversed(list(self._children(node, scope))))
-        return tuple(self._touched)
+        return self
 
     def _children(self, node: dict[str, Any], scope: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
         """A CTE sees those before it; itself only when it is recursive; the rest of its node sees them all."""
@@ -210,6 +241,8 @@ class _Walk:
                 self._check_table(node, scope)
             elif kind == "TABLE_FUNCTION":
                 self._check_table_function(node)
+            elif kind == "SELECT_NODE" and "events" not in scope | _cte_names(node):
+                self._range = events_between(node) or self._range
             elif kind == "SHOW_REF":
                 self._check_show(node)
 
@@ -219,6 +252,8 @@ class _Walk:
         name = str(node.get("function_name", "")).lower()
         if _SCALARS.fullmatch(name):
             raise self._refused(node, f"function {name} is not available here")
+        if name in self._macros:
+            self._called[name] = None
 
     def _check_table(self, node: dict[str, Any], scope: frozenset[str]) -> None:
         name, schema = str(node.get("table_name", "")), str(node.get("schema_name", "")).lower()
@@ -226,7 +261,7 @@ class _Walk:
         if name.lower() in scope and not schema and not catalogue:
             return
         if name.lower() in self._views and schema in ("", "main") and catalogue in ("", "memory"):
-            self._touched[name.lower()] = None
+            self._touched[name.lower()] = self._touched.get(name.lower(), 0) + 1
             return
         if self._files and not schema and not name.startswith(("stored_", "spool_")):
             return
@@ -251,7 +286,7 @@ class _Walk:
         if node.get("query") is None:
             name = str(node.get("table_name", "")).strip('"')
             if name.lower() in self._views:
-                self._touched[name.lower()] = None
+                self._touched[name.lower()] = self._touched.get(name.lower(), 0) + 1
                 return
             raise self._refused(node, f"there is nothing to show by the name {name[:80]}", _ALL_VIEWS)
 

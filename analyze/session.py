@@ -28,11 +28,14 @@ from ..store.trace import Trace
 from .catalogue import views
 from .coverage import Coverage
 from .inputs import Inputs
-from .lookups import set_variables
+from .lookups import set_constants, set_derived_selection, set_variables, set_window
+from .macro import macros
+from .missing import store_missing
 from .result import Result
 from .sandbox import MAX_DEPTH, Statement, admit
 from .sqlerror import WHAT, decode, translate
 from .text import printable
+from .window import WHOLE, Window, is_timed
 
 _SPILL_BYTES = 16 << 30
 
@@ -54,7 +57,9 @@ class Session:
         self._allow_files = allow_files
         self._names = {name: view.meaning for name, view in views().items()}
         self._made: set[str] = set()
-        self._stored: set[str] = set()
+        self._made_macros: set[str] = set()
+        self._stored: dict[str, Window] = {}
+        self._window = WHOLE
         self._scratch = Path(tempfile.mkdtemp(prefix="megascope-"))
         try:
             self._con = self._connect(threads, memory_limit)
@@ -107,9 +112,30 @@ class Session:
         """
         deadline = None if timeout is None else monotonic() + timeout
         statement = self._admit(sql)
+        self._narrow(statement)
+        for name in statement.macros:
+            self._make_macro(name)
         for name in statement.views:
             self._make(name)
         return Result(self._con, lambda work: self._wait(work, timeout, deadline), sql, statement)
+
+    def window(self, begin: int | None = None, end: int | None = None) -> None:
+        """Look through [begin, end) of device time (ns; None: from the first, to the last) until told otherwise.
+
+        Every view then has the rows that overlap it, and what it counts is counted of those; side tables, `now` and
+        `trace` stay whole, and so does what `coverage_lines` says. Parts without such rows are not even opened.
+        Raises Usage for a window that ends before it begins, and MegascopeError for parts that cannot be read.
+        """
+        if begin is not None and end is not None and end <= begin:
+            raise Usage("cannot look there", f"{begin} to {end} is no stretch of time", "let it end after it begins")
+        self._window = Window(begin, end)
+        for name in [name for name, seen in self._stored.items() if seen != self._window and is_timed(name)]:
+            self._store(name, self._window)
+        self._tell_window()
+
+    def span(self) -> tuple[int, int] | None:
+        """Device times [begin, end) of all events of the trace in ns; None without any."""
+        return self._inputs.span()
 
     def touched(self, sql: str) -> list[str]:
         """The views that `sql` reads, in order of mention, also those in subqueries and CTEs.
@@ -129,7 +155,16 @@ class Session:
             raise translate(error, "") from None
 
     def _admit(self, sql: str) -> Statement:
-        return admit(self._aside, sql, self._names, files=self._allow_files)
+        return admit(self._aside, sql, self._names, macros=macros(), files=self._allow_files)
+
+    def _narrow(self, statement: Statement) -> None:
+        """Confine `events` to the parts that this query can see, unless another of its views reads them too."""
+        others = any("events" in views()[name].reads for name in statement.views if name != "events")
+        window = self._window if others else statement.window.within(self._window)
+        if "events" in statement.views and not self._inputs.same_parts("events", window, self._stored.get("events")):
+            # Rows are left to the query's own WHERE: only which parts are read changes.
+            self._store("events", self._window, parts=window)
+            self._stored["events"] = window
 
     def _connect(self, threads: int | None, memory_limit: str | None) -> duckdb.DuckDBPyConnection:
         if threads is not None and threads < 1:
@@ -161,27 +196,24 @@ class Session:
         # Footers of hundreds of parts are most of what a short query reads.
         con.execute("SET parquet_metadata_cache = true")
         con.execute("SET lock_configuration = true")
+        set_constants(con)
         return con
 
     def _make(self, name: str) -> None:
-        """Create a view when it is first asked; opening 19 of them would cost more than most questions."""
+        """Create a view when it is first asked; opening all of them would cost more than most questions."""
         if name in self._made:
             return
         view = views()[name]
         try:
             for source in view.reads:
-                if source not in self._stored:
-                    self._inputs.store(self._con, source)
-                    self._stored.add(source)
-            set_variables(self._con, self.trace, view.reads)
+                self._read(source)
+            for macro in view.calls:
+                self._make_macro(macro)
             self._con.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view.sql}')
             found = self._con.sql(f'FROM "{name}" LIMIT 0')
             types = dict(zip(found.columns, map(str, found.types), strict=True))
         except (duckdb.Error, UnicodeError) as error:
-            # DuckDB quotes a damaged file's bytes in its errors, which Python then cannot decode.
-            raise MegascopeError(
-                f"cannot read {name} of the trace", _first_line(error), "run megascope check on it"
-            ) from None
+            raise self._unreadable(f"{name} of the trace", error) from None
         for column in view.columns:
             if types.get(column.name) != column.type:
                 raise Refused(
@@ -190,6 +222,56 @@ class Session:
                     "run megascope check on it",
                 )
         self._made.add(name)
+
+    def _make_macro(self, name: str) -> None:
+        if name in self._made_macros:
+            return
+        macro = macros()[name]
+        try:
+            for source in macro.reads:
+                self._read(source)
+            for other in macro.calls:
+                self._make_macro(other)
+            self._con.execute(macro.statement)
+        except (duckdb.Error, UnicodeError) as error:
+            raise self._unreadable(f"what {name} needs of the trace", error) from None
+        self._made_macros.add(name)
+
+    def _read(self, source: str) -> None:
+        """Make an input of views and macros."""
+        if source in self._stored:
+            return
+        if source in ("flow", "gone"):
+            store_missing(self._con, self._aside, self._inputs)
+            self._stored |= {"flow": WHOLE, "gone": WHOLE}
+        elif source == "derivation":
+            set_derived_selection(self._con, self._aside, self._inputs)
+            self._stored[source] = WHOLE
+        elif source == "window":
+            self._stored[source] = self._window
+            self._tell_window()
+        elif source == "clock":
+            set_variables(self._con, self.trace, source)
+            self._stored[source] = WHOLE
+        else:
+            self._store(source, self._window)
+            set_variables(self._con, self.trace, source)
+
+    def _store(self, source: str, window: Window, parts: Window | None = None) -> None:
+        try:
+            self._inputs.store(self._con, source, window, parts=parts)
+        except (duckdb.Error, UnicodeError) as error:
+            raise self._unreadable(f"{source} of the trace", error) from None
+        self._stored[source] = window
+
+    def _tell_window(self) -> None:
+        """Tell the macros, if any of them was asked."""
+        if "window" in self._stored:
+            set_window(self._con, self._window, self._inputs.span())
+
+    def _unreadable(self, what: str, error: Exception) -> MegascopeError:
+        # DuckDB quotes a damaged file's bytes in its errors, which Python then cannot decode.
+        return MegascopeError(f"cannot read {what}", _first_line(error), "run megascope check on it")
 
     def _wait(self, work: Callable[[], Any], timeout: float | None, deadline: float | None) -> Any:
         """Do `work` on DuckDB's thread; at the deadline or on Ctrl-C interrupt it."""

@@ -9,7 +9,7 @@ export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}." PYTHONUNBUFFERED=1
 mkdir -p "$OUT"
 failed=0
 
-"$python" -m pytest tests/gpu -m gpu -q -s --timeout 100 -p no:cacheprovider --tb=short 2>&1 | tee "$OUT/tests.log"
+"$python" -m pytest tests/gpu -m gpu -q -s -x --timeout 40 -p no:cacheprovider --tb=short 2>&1 | tee "$OUT/tests.log"
 "$python" benchmarks/gpu_overhead.py --rounds "$rounds" --out "$OUT/gpu_overhead.json" 2>&1 | tee "$OUT/gpu_overhead.log" || failed=1
 
 model=layers=2,d_model=512,heads=8,kv_heads=2,ffn=2048,vocab=4096,out_tile=16,prompt_tokens=12,max_tokens=24,preempt=0.03

@@ -1,25 +1,46 @@
-"""Ring rows as a decode megakernel with one worker a multiprocessor fires them, made up but realistic.
+"""Ring rows to measure with: those of a recorded trace, or made up but realistic.
 
-Every worker takes the tasks of one iteration after the other, in the order in which a dynamic scheduler would hand
-them out, and fires wait, resume, start, complete and release for each. Times come in steps of 32 ns, durations
-depend on the class and vary by some percent, and rows arrive as the drain sees them: a block of one worker after
-a block of the next.
+The made-up ones are what a decode megakernel with one worker a multiprocessor fires: every worker takes the tasks of
+one iteration after the other, in the order in which a dynamic scheduler would hand them out, and fires wait, resume,
+start, complete and release for each. Times come in steps of 32 ns, durations depend on the class and vary by some
+percent, and rows arrive as the drain sees them: a block of one worker after a block of the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from megascope.store.tables import HOOK_BY_NAME, PEER_NONE, RECORDER, REQUEST_SET_BIT, RING_ROW
+from megascope.store.trace import Trace
 
 CLASSES = ("norm", "qkv", "attn_qk", "attn_pv", "o_proj", "gate_up", "down", "sample")
 _NS = np.array([1_800, 9_000, 6_500, 6_000, 7_500, 14_000, 11_000, 4_000])
 _TASKS = np.array([8, 144, 256, 256, 96, 224, 112, 8])
 _HOOKS = [HOOK_BY_NAME[h].id for h in ("wait", "resume", "start", "complete", "release")]
 TICK = 32
+
+
+def recorded(path: Path, block: int = 512) -> Iterator[pa.RecordBatch]:
+    """The events of a recorded trace as the ring rows that they were, in blocks of one worker after the other."""
+    with Trace.open(path) as trace:
+        parts = [pq.read_table(p.path) for p in trace.verified("events")]
+    for part in parts:
+        filled: dict[str, Any] = {c: part[c] for c in part.column_names}
+        columns = {c: values.fill_null(0).to_numpy() for c, values in filled.items()}
+        timed = part["since_ns"].is_valid().to_numpy()
+        columns["aux"] = np.where(timed, columns["t"] - columns["since_ns"], columns["aux"])
+        # Arrival: each worker's rows in order, a block of one after a block of the next.
+        first = np.flatnonzero(np.concatenate([[True], columns["worker"][1:] != columns["worker"][:-1]]))
+        within = np.arange(len(timed)) - np.repeat(first, np.diff([*first, len(timed)]))
+        order = np.argsort(within // block, kind="stable")
+        arrays = [pa.array(columns[c.name][order].astype(RING_ROW.dtype[c.name])) for c in RING_ROW]
+        yield from pa.Table.from_arrays(arrays, schema=RING_ROW.schema).to_batches(max_chunksize=block)
 
 
 def blocks(

@@ -66,14 +66,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()))
-    parser.add_argument("--spool", type=Path, help="a spool file of a real recording instead of made-up rows")
+    parser.add_argument("--trace", type=Path, help="the rows of a recorded trace instead of made-up ones")
     args = parser.parse_args()
     pa.set_cpu_count(1)
-    if args.spool:
-        with pa.ipc.open_stream(args.spool) as stream:
-            blocks = [b for b in stream if b.num_rows]
-    else:
-        blocks = list(ring_rows.blocks(args.rows))
+    blocks = list(ring_rows.recorded(args.trace) if args.trace else ring_rows.blocks(args.rows))
     rows = sum(b.num_rows for b in blocks)
     batches = joined(blocks, BATCH_ROWS)
     data = [b.serialize() for b in batches]

@@ -227,7 +227,7 @@ def side_tables() -> dict[str, pa.Table]:
 
 
 def write(path: Path, events: int, *, seed: int = 1, force: bool = False) -> int:
-    """Write a trace of at least `events` events to `path`; returns how many it has."""
+    """Write a trace of `events` events to `path`; returns how many it has."""
     hooks = [h for h in HOOK if h not in ("request", "send", "receive", "pressure", "epoch")]
     engine = {"name": "synthetic", "kind": "synthetic", "clock_kind": "virtual", "clock_tick_ns": TICK,
               "epoch_ns": EPOCH_NS, "exported_hooks": hooks, "params": {"seed": seed}}  # fmt: skip
@@ -236,6 +236,7 @@ def write(path: Path, events: int, *, seed: int = 1, force: bool = False) -> int
     arrival = Engine(seed)
     done = 0
     for piece in arrival.pieces(events):
+        piece.rows = piece.rows.slice(0, events - done)  # the recording ends here
         for begin in range(0, piece.rows.num_rows, 1 << 15):
             writer.append("events", piece.rows.slice(begin, 1 << 15))
         writer.append("intervals", piece.lost)

@@ -6,6 +6,7 @@ Sums are over rows of `intervals`, `coverage` and `loss`; a row that a death cut
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -71,5 +72,6 @@ def unequal_events(rows_by_program: Mapping[int, int], coverage: pa.Table, loss:
 
 
 def _column(rows: pa.Table, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    values: np.ndarray[tuple[int], np.dtype[np.int64]] = pc.fill_null(rows[name], 0).to_numpy().astype(np.int64)
+    column: Any = rows[name]
+    values: np.ndarray[tuple[int], np.dtype[np.int64]] = column.fill_null(0).to_numpy().astype(np.int64)
     return values

@@ -18,7 +18,8 @@ _MAGIC = b"MSCOPEN1"
 _WHAT = "cannot go on with pairing"
 _TODO = "pair the events from the first part on"
 WORKERS_SCHEMA = pa.schema([pa.field("worker", pa.int64(), nullable=False), pa.field("t", pa.int64(), nullable=False)])
-_TABLES = pa.schema([pa.field("name", pa.string()), pa.field("stream", pa.binary())])
+_FIELDS: list[pa.Field[Any]] = [pa.field("name", pa.string()), pa.field("stream", pa.binary())]
+_TABLES = pa.schema(_FIELDS)
 _COUNTS = {
     "tasks": {"tasks", "duplicates", "impossible_ranges", "given_up", "hurried", "missing"},
     "waits": {"waits", "duplicates", "missing_wait", "missing_resume"},

@@ -80,7 +80,8 @@ class WaitPairer:
             if not again.any():
                 return places
         self.counts.duplicates += int(again.sum())
-        return places[np.concatenate([[True], ~again])]
+        kept: I64 = places[np.concatenate([[True], ~again])]
+        return kept
 
     def _table(self, events: Events, begun: I64, ended: I64, silent: Bools | None = None) -> pa.Table:
         """The waits whose wait and resume rows stand at two places (-1: none), given in order of rank, worker, seq.

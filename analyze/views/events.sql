@@ -1,5 +1,6 @@
 -- table: events
 -- reads: events, task_classes, programs
+-- calls: utc, utc_error_ns
 -- coverage: rows
 -- column: hook_name VARCHAR: name of the hook; null for one that the ABI does not know
 -- column: class VARCHAR: name of the task class; null where `task_classes` has none
@@ -10,28 +11,16 @@
 --   that emitted it the first in that order
 --
 SELECT
-    * EXCLUDE (inside, cell),
+    *,
     -- Lookups are list elements, not joins: DuckDB drops an expression that nobody asks for, but not a join.
     getvariable('hook_names')[greatest(hook, -1) + 1] AS hook_name,
     getvariable('class_names')[greatest(task_class, -1) + 1] AS class,
-    make_timestamp_ns(
-        t + getvariable('clock_base') + getvariable('clock_offsets')[cell + 1] + round(
-            (getvariable('clock_offsets')[cell + 2] - getvariable('clock_offsets')[cell + 1])
-            * ((inside - cell * getvariable('clock_width'))::DOUBLE / getvariable('clock_width'))
-        )::BIGINT
-    ) AS time,
-    CASE WHEN t BETWEEN getvariable('clock_begin') AND getvariable('clock_end')
-        THEN getvariable('clock_errors')[cell + 1] END AS time_error_ns,
+    utc(t) AS time,
+    utc_error_ns(t) AS time_error_ns,
     CASE
         WHEN "by" & getvariable('all_programs') <> 0 THEN 'all'
         WHEN "by" & getvariable('sampled_programs') <> 0 THEN getvariable('selections')[
             bit_count(("by" & getvariable('sampled_programs') & -("by" & getvariable('sampled_programs'))) - 1) + 1]
         ELSE getvariable('selections')[bit_count(("by" & -"by") - 1) + 1]
     END AS selection
-FROM (
-    SELECT
-        *,
-        greatest(least(t, getvariable('clock_end')), getvariable('clock_begin')) - getvariable('clock_begin') AS inside,
-        least(inside // getvariable('clock_width'), getvariable('clock_cells') - 1) AS cell
-    FROM stored_events
-)
+FROM stored_events

@@ -58,8 +58,8 @@ struct Monitor {
   bool switching;  // the workers fire by the mask asked for; the cut that separates it from the old one is to come
 
   MS_DEVICE Monitor(MonitorShared& s, HookShared& h, u64 until) : shared(s), hooks(h) {
-    now = last_publish = device_time();
-    deadline = until;
+    now = last_publish = warp_time();
+    deadline = __shfl_sync(FULL_WARP, until, 0);
     rows.open(s.stage);
     here.queue.open(h.compute);
     here.open(compute_worker(), 0, now);
@@ -78,7 +78,7 @@ struct Monitor {
     bool left = false, last = false;
     u64 patience = 0;
     for (;;) {
-      now = device_time();
+      now = warp_time();
       u32 got = 0;
       bool beat = now - last_beat >= BEAT_NS || last;
 #pragma unroll 1
@@ -105,7 +105,8 @@ struct Monitor {
         here.cut_early(), other.cut_early();
         patience = now + LAST_CUT_NS;
       } else {
-        left = here.queue.left() && other.queue.left();
+        bool one = here.queue.left(), two = other.queue.left();
+        left = one && two;
         if (!left) __nanosleep(100);
       }
     }
@@ -300,8 +301,8 @@ struct Monitor {
     if (asked == control) return;
     u32 mask = asked & CONTROL_MASK;
     if (lane_id() == 0) store_shared(shared_address(&hooks.mask), mask);
-    bool follow = (here.queue.left() || here.queue.seen_mask() == mask) &&
-                  (other.queue.left() || other.queue.seen_mask() == mask);
+    bool one = here.queue.left(), two = other.queue.left();
+    bool follow = (one || here.queue.seen_mask() == mask) && (two || other.queue.seen_mask() == mask);
     if (!__all_sync(FULL_WARP, follow)) return;
     switching = true;
     here.cut_early(), other.cut_early();
@@ -339,8 +340,8 @@ struct Monitor {
   /// A reading of both clocks: the host pings, and takes the best of a burst's round trips.
   MS_DEVICE void answer(u64 ping) {
     if (ping == pinged) return;
-    u64 until = device_time() + PING_NS;
-    while (ping != pinged || device_time() < until) {
+    u64 until = warp_time() + PING_NS;
+    while (ping != pinged || warp_time() < until) {
       if (ping != pinged && lane_id() == 0) {
         store_host(engine.host + HOST_PING_TIME, device_time());
         fence_system();

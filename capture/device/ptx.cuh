@@ -33,6 +33,10 @@ MS_DEVICE u32 multiprocessor() {
   return sm;
 }
 
+/// The same time in all 32 lanes, which read the timer apart where they have diverged: what a warp decides by it, all
+/// its lanes must decide alike.
+MS_DEVICE u64 warp_time() { return __shfl_sync(FULL_WARP, device_time(), 0); }
+
 MS_DEVICE u32 lane_id() { return threadIdx.x & 31; }
 
 MS_DEVICE u32 lanes_below() {

@@ -50,11 +50,9 @@ struct Producer {
   /// Take over the mask that the monitor has set; between tasks, so that it costs a firing nothing. What is taken
   /// over was fetched the time before, so that nobody waits for shared memory either.
   MS_DEVICE void refresh(u32 mask_address) {
-    if (fetched != mask) {
-      mask = fetched;
-      store_shared(words + offsetof(QueueWords, seen_mask), mask);
-    }
-    fetched = load_shared(mask_address);
+    if (fetched != mask) store_shared(words + offsetof(QueueWords, seen_mask), fetched);
+    mask = fetched;
+    asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "+r"(fetched) : "r"(mask_address) : "memory");
   }
 
   MS_DEVICE bool wants(u32 hook) const { return mask >> hook & 1; }
@@ -78,7 +76,8 @@ struct Producer {
                            u32 arg2) {
     u32 who = __ballot_sync(FULL_WARP, active), n = __popc(who), rank = __popc(who & lanes_below());
     if (n == 0) return;
-    if (enqueued + n - tail > SLOTS) tail = load_shared(words + offsetof(QueueWords, tail));
+    if (enqueued + n - tail > SLOTS)  // one value for the warp
+      tail = __shfl_sync(FULL_WARP, load_shared(words + offsetof(QueueWords, tail)), 0);
     u32 room = min(n, SLOTS - (enqueued - tail));
     if (active && rank < room) put(enqueued + rank, seq + 1 + rank, hook, t, task, iteration, arg0, arg1, flags, arg2);
     seq += n;
@@ -152,11 +151,11 @@ struct Consumer {
   /// Nothing is waiting: after `lost` this means that every loss counted so far comes directly after what was taken.
   MS_DEVICE bool empty() const {
     fence_block();
-    return older(load_shared_16(slots + (taken & last) * 32).w);
+    return __all_sync(FULL_WARP, older(load_shared_16(slots + (taken & last) * 32).w));
   }
 
   MS_DEVICE u32 seen_mask() const { return load_shared(words + offsetof(QueueWords, seen_mask)); }
-  MS_DEVICE bool left() const { return load_shared(words + offsetof(QueueWords, left)) != 0; }
+  MS_DEVICE bool left() const { return __all_sync(FULL_WARP, load_shared(words + offsetof(QueueWords, left)) != 0); }
 
  private:
   MS_DEVICE bool older(u32 stamp) const { return static_cast<int>(stamp - static_cast<u32>(next)) < 0; }

@@ -16,6 +16,7 @@
 namespace ms {
 
 constexpr u32 MAIL_SLOTS = 8;
+constexpr u32 POLL_NS = 20;        // between two looks at what others write: their atomics on that line come first
 constexpr u32 RELEASE_BITS = 24;   // of a mail's word for the place of its releases; the rest say how many
 constexpr u32 POLLS_PER_LOOK = 32;  // polls between two looks at the clock and at `leave`
 
@@ -87,6 +88,7 @@ struct Source {
       do {
         if (patience.out()) return {0, 0, 0};
         hooks.refresh();
+        __nanosleep(POLL_NS);
         e = load_device_16(entry);
       } while (e.w != stamp);
       if (hooks.wants(MS_HOOK_PRESSURE)) pushed = load_device(&queue.pushed.word);
@@ -159,6 +161,7 @@ struct Source {
     do {
       if (patience.out()) return false;
       hooks.refresh();
+      __nanosleep(POLL_NS);
     } while (static_cast<int>(load_device(word) - base - goal) < 0);
     fence_device();
     return true;
@@ -411,7 +414,7 @@ struct Scheduler {
     }
     fence_device();
     u32 iteration = begun++;
-    step_began = device_time();
+    step_began = warp_time();
     hooks.step(iteration, step_began, MS_STEP_BEGINS);
     u32 begin = engine.event_ptr[iteration], end = engine.event_ptr[iteration + 1];
     for (u32 base = begin; base < end; base += 32) {

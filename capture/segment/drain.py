@@ -19,7 +19,7 @@ from ...store.tables import RING_ROW
 from .layout import BLOCK_HEADER, WORD, Cursor, Policy
 from .reader import SegmentReader, Truncated
 
-COPY_BYTES = 16 << 20
+COPY_BYTES = 1 << 24
 """Blocks copied at once."""
 
 
@@ -45,13 +45,18 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Rows [begin, end) of one block of one monitor."""
+class _Run:
+    """Consecutive blocks of one monitor's ring: `count` whole ones, or rows [begin, end) of a single one."""
 
     monitor: int
     block: int
+    count: int
     begin: int
     end: int
+
+    @property
+    def rows(self) -> int:
+        return self.count * (self.end - self.begin)
 
 
 class RingReader:
@@ -64,6 +69,8 @@ class RingReader:
         self._buffer = np.empty((self._copied, lay.block_bytes), np.uint8)
         self._tails = np.zeros(lay.monitors, np.uint8)
         self._cut: Truncated | None = None
+        self._exported = np.array([lay.exported >> h & 1 for h in range(256)], np.bool_)
+        self._rank_of, self._monitor_of = segment.rank_of.astype(np.uint8), segment.monitor_of.astype(np.uint16)
         self.position = self._begin()
         """[monitors] rows taken or given up so far, by monitor."""
         self.taken = 0
@@ -101,8 +108,7 @@ class RingReader:
             loss = self._catch_up(monitor, int(heads[monitor]))
             if loss:
                 losses.append(loss)
-        pieces = self._pieces(heads)
-        rows, more = self._copy(pieces)
+        rows, more = self._copy(self._runs(heads))
         self.backlog = int((heads - self.position).sum())
         self.taken += rows.num_rows
         if not self._cut:
@@ -128,37 +134,47 @@ class RingReader:
         self.position[monitor] = safe
         return Loss("overwritten", safe - position, monitor)
 
-    def _pieces(self, heads: npt.NDArray[np.int64]) -> list[_Piece]:
+    def _runs(self, heads: npt.NDArray[np.int64]) -> list[_Run]:
         """What to copy in this pass: fullest rings first, so that no ring is starved when a pass is not enough."""
-        lay = self._layout
-        pieces: list[_Piece] = []
+        lay, runs, room = self._layout, [], self._copied
         waiting = heads - self.position
         for monitor in np.argsort(-waiting, kind="stable").tolist():
             row, head = int(self.position[monitor]), int(heads[monitor])
-            while row < head and len(pieces) < self._copied:
-                begin = row % lay.block_rows
-                end = min(lay.block_rows, begin + head - row)
-                pieces.append(_Piece(monitor, row // lay.block_rows, begin, end))
-                row += end - begin
-            if len(pieces) == self._copied:
+            while row < head and room:
+                block, begin = divmod(row, lay.block_rows)
+                whole = 0 if begin else (head - row) // lay.block_rows
+                count = max(1, min(whole, room, lay.blocks - block % lay.blocks))
+                end = lay.block_rows if whole else min(lay.block_rows, begin + head - row)
+                runs.append(_Run(monitor, block, count, begin, end))
+                row += runs[-1].rows
+                room -= count
+            if not room:
                 break
-        return pieces
+        return runs
 
-    def _copy(self, pieces: list[_Piece]) -> tuple[pa.RecordBatch, list[Loss]]:
-        lay, losses = self._layout, []
-        kept: list[tuple[int, _Piece]] = []
-        for at, piece in enumerate(pieces):
+    def _copy(self, runs: list[_Run]) -> tuple[pa.RecordBatch, list[Loss]]:
+        """Rows of all runs, run after run, so that the rows of a worker stay in order."""
+        losses: list[Loss] = []
+        kept: list[tuple[int, _Run]] = []
+        at = 0
+        for run in runs:
+            into = self._buffer[at : at + run.count]
             try:
-                self._read_block(piece, self._buffer[at])
+                self._read(run, into)
             except Truncated as e:
                 # What was copied before the cut is whole: hand it on, and say so in the next pass.
                 self._cut = e
                 break
-            if lay.policy == Policy.OVERWRITE and not self._whole(piece, self._buffer[at]):
-                losses.append(Loss("torn_block", piece.end - piece.begin, piece.monitor))
+            self.position[run.monitor] += run.rows
+            if self._layout.policy == Policy.OVERWRITE:
+                whole = self._unbroken(run, into)
+                kept += [(at + i, _Run(run.monitor, run.block + i, 1, run.begin, run.end)) for i in whole]
+                torn = run.rows - len(whole) * (run.end - run.begin)
+                if torn:
+                    losses.append(Loss("torn_block", torn, run.monitor))
             else:
-                kept.append((at, piece))
-            self.position[piece.monitor] += piece.end - piece.begin
+                kept.append((at, run))
+            at += run.count
         columns = {c.name: self._gather(c.name, kept) for c in RING_ROW}
         good = self._plausible(columns, kept)
         if not good.all():
@@ -167,44 +183,56 @@ class RingReader:
             columns = {name: values[good] for name, values in columns.items()}
         return pa.record_batch([pa.array(v) for v in columns.values()], schema=RING_ROW.schema), losses
 
-    def _read_block(self, piece: _Piece, into: npt.NDArray[np.uint8]) -> None:
-        got = os.preadv(self.segment.fd, [into.data], self._offset(piece))
-        if got < self._layout.block_bytes:
-            self.segment.read(self._offset(piece), self._layout.block_bytes)  # raises Truncated, or was a short read
-            raise Refused(self.segment.what, f"a block of ring {piece.monitor} came back short", "try again")
+    def _read(self, run: _Run, into: npt.NDArray[np.uint8]) -> None:
+        offset, length = self._offset(run), run.count * self._layout.block_bytes
+        got = os.preadv(self.segment.fd, [into.data], offset)
+        if got < length:
+            # Either the file was cut, and this raises, or the read was interrupted, and this makes it good.
+            rest = self.segment.read(offset + got, length - got)
+            into.reshape(-1)[got:] = np.frombuffer(rest, np.uint8)
 
-    def _offset(self, piece: _Piece) -> int:
+    def _offset(self, run: _Run) -> int:
         lay = self._layout
-        return lay.ring_offset + (piece.monitor * lay.blocks + piece.block % lay.blocks) * lay.block_bytes
+        return lay.ring_offset + (run.monitor * lay.blocks + run.block % lay.blocks) * lay.block_bytes
 
-    def _whole(self, piece: _Piece, copy: npt.NDArray[np.uint8]) -> bool:
-        """Whether the block's generation, before and after the copy, was that of the pass that the rows belong to."""
-        turn = piece.block // self._layout.blocks
-        after = np.frombuffer(self.segment.read(self._offset(piece), WORD), "<u8")
-        return all(int(word[0]) in (2 * turn + 1, 2 * turn + 2) for word in (copy[:WORD].view("<u8"), after))
+    def _unbroken(self, run: _Run, copy: npt.NDArray[np.uint8]) -> list[int]:
+        """Which of the blocks had, before and after the copy, the generation of the pass that their rows belong to."""
+        turn, lay = run.block // self._layout.blocks, self._layout
+        ours = (2 * turn + 1, 2 * turn + 2)
+        before = copy[:, :WORD].view("<u8")[:, 0].tolist()
+        after = [
+            int.from_bytes(self.segment.read(self._offset(run) + i * lay.block_bytes, WORD), "little")
+            for i in range(run.count)
+        ]
+        return [i for i in range(run.count) if before[i] in ours and after[i] in ours]
 
-    def _gather(self, name: str, kept: list[tuple[int, _Piece]]) -> npt.NDArray[np.unsignedinteger]:
-        """One column of all pieces, copied together."""
-        dtype = RING_ROW.dtype[name]
-        at = BLOCK_HEADER + self._layout.block_rows * RING_ROW.offsets[name]
-        whole = self._buffer[:, at : at + self._layout.block_rows * dtype.itemsize].view(dtype)
-        if not kept:
-            return np.empty(0, dtype)
-        return np.concatenate([whole[i, p.begin : p.end] for i, p in kept])
+    def _gather(self, name: str, kept: list[tuple[int, _Run]]) -> npt.NDArray[np.unsignedinteger]:
+        """One column of all runs: each copied once, from the blocks to where the rows stand in a row."""
+        dtype, rows = RING_ROW.dtype[name], self._layout.block_rows
+        at = BLOCK_HEADER + rows * RING_ROW.offsets[name]
+        whole = self._buffer[:, at : at + rows * dtype.itemsize].view(dtype)
+        out: npt.NDArray[np.unsignedinteger] = np.empty(sum(run.rows for _, run in kept), dtype)
+        to = 0
+        for i, run in kept:
+            part = out[to : to + run.rows].reshape(run.count, -1)
+            part[:] = whole[i : i + run.count, run.begin : run.end]
+            to += run.rows
+        return out
 
     def _plausible(
-        self, columns: dict[str, npt.NDArray[np.unsignedinteger]], kept: list[tuple[int, _Piece]]
+        self, columns: dict[str, npt.NDArray[np.unsignedinteger]], kept: list[tuple[int, _Run]]
     ) -> npt.NDArray[np.bool_]:
         """Rows whose hook, worker and rank the engine declared, and whose worker belongs to the ring they stand in."""
-        lay, segment = self._layout, self.segment
         worker = columns["worker"]
-        declared = worker < lay.workers
-        known = np.where(declared, worker, 0)
-        exported = np.array([lay.exported >> h & 1 for h in range(256)], np.bool_)
-        monitor = np.repeat(np.array([p.monitor for _, p in kept], np.uint64), [p.end - p.begin for _, p in kept])
-        good: npt.NDArray[np.bool_] = declared & exported[columns["hook"]]
-        good &= segment.rank_of[known] == columns["rank"]
-        good &= segment.monitor_of[known] == monitor
+        declared = worker < self._layout.workers
+        if not declared.all():
+            worker = np.where(declared, worker, 0)
+        monitor = np.repeat(
+            np.array([run.monitor for _, run in kept], np.uint16), np.array([run.rows for _, run in kept], np.int64)
+        )
+        good: npt.NDArray[np.bool_] = declared & self._exported[columns["hook"]]
+        good &= self._rank_of[worker] == columns["rank"]
+        good &= self._monitor_of[worker] == monitor
         return good
 
     def _free(self) -> None:

@@ -115,7 +115,7 @@ def test_live_trace_is_read_while_it_is_written(tmp_path: Path) -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     rows = 0
-    while snapshots[0] < 30 and not failures and rows < 60_000:
+    while snapshots[0] < 20 and not failures and rows < 60_000:
         w.append("events", ring_rows(rows, 97))
         w.flush()
         rows += 97

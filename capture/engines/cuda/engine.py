@@ -113,8 +113,9 @@ class CudaEngine:
         return how
 
     def close(self) -> None:
-        """Give the segment's memory back to the driver; the file stays."""
-        self.memory.release()
+        """Give the segment's memory back to the driver; the file stays. Not while the kernel still writes to it."""
+        if not self.kernel.running:
+            self.memory.release()
         self.segment.close()
 
     def truth(self) -> GroundTruth:

@@ -1,0 +1,135 @@
+"""The device code without a device: it compiles for sm_90, spills nothing, and agrees with what the host gives it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megascope.capture.engines.cuda import parameters
+from megascope.capture.engines.cuda.compilation import SOURCES, Hooks, nvcc_command
+
+ARCHITECTURE = "sm_90"
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
+C_TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8}
+
+
+def compiled(source: str, hooks: Hooks, out: Path) -> str:
+    """The compiler's resource report."""
+    done = subprocess.run(
+        nvcc_command(str(NVCC), source, ARCHITECTURE, hooks, str(out)), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    assert out.stat().st_size > 0
+    return done.stderr
+
+
+@needs_nvcc
+@pytest.mark.parametrize("hooks", list(Hooks), ids=lambda h: h.name.lower())
+@pytest.mark.parametrize("source", ["megakernel.cu", "firing.cu"])
+def test_every_build_compiles_and_spills_nothing(source: str, hooks: Hooks, tmp_path: Path) -> None:
+    report = compiled(source, hooks, tmp_path / "out.cubin")
+    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
+    assert frames
+    assert set(frames) == {("0", "0", "0")}, report
+
+
+@needs_nvcc
+def test_the_clock_compiles(tmp_path: Path) -> None:
+    compiled("clock.cu", Hooks.QUEUE, tmp_path / "out.cubin")
+
+
+@needs_nvcc
+def test_without_hooks_nothing_of_them_is_left(tmp_path: Path) -> None:
+    """Neither a queue's store nor a word of the segment is in the code; the other builds show what to look for."""
+    code = {}
+    for hooks in Hooks:
+        out = tmp_path / f"{hooks.name}.ptx"
+        command = [
+            part if part != "-cubin" else "-ptx"
+            for part in nvcc_command(str(NVCC), "megakernel.cu", ARCHITECTURE, hooks, str(out))
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        code[hooks] = out.read_text()
+    offset = {
+        name: parameters.ENGINE.fields[name][1] for name in ("cursors", "workers", "summaries", "rings", "native")
+    }
+
+    def reads(hooks: Hooks, name: str) -> bool:
+        return re.search(rf"ld\.const\S*\s.*\[engine\+{offset[name]}\]", code[hooks]) is not None
+
+    def stamps(hooks: Hooks) -> int:
+        return len(re.findall(r"st\.relaxed\.cta\.shared\.b128", code[hooks]))
+
+    for name in ("cursors", "workers", "summaries", "rings"):
+        assert reads(Hooks.QUEUE, name)
+        assert not reads(Hooks.NONE, name)
+        assert not reads(Hooks.NATIVE, name)
+    assert reads(Hooks.NATIVE, "native")
+    assert not reads(Hooks.NONE, "native")
+    assert stamps(Hooks.NONE) == stamps(Hooks.NATIVE) == 1, "the mailbox alone"
+    assert stamps(Hooks.QUEUE) > 10
+    assert "globaltimer_lo" in code[Hooks.NATIVE]
+
+
+def struct(name: str) -> list[tuple[str, str]]:
+    """(field, C type) of a struct in engine.cuh, pointers as u64."""
+    text = (SOURCES / "engine.cuh").read_text()
+    body = re.search(rf"struct (?:alignas\(\d+\) )?{name} {{\n(.*?)\n}};", text, re.S)
+    assert body
+    out = []
+    for line in re.sub(r"//[^\n]*", "", body[1]).split(";"):
+        declaration = line.strip()
+        if declaration:
+            kind, names = re.fullmatch(r"((?:const )?\w+ ?\*?) ?(.*)", declaration, re.S).groups()  # type: ignore[union-attr]
+            out += [(n.strip(), "u64" if "*" in kind else kind.strip()) for n in names.split(",")]
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("Engine", parameters.ENGINE),
+        ("Task", parameters.TASK),
+        ("Dependency", parameters.DEPENDENCY),
+        ("Release", parameters.RELEASE),
+    ],
+)
+def test_records_are_as_the_device_declares_them(name: str, dtype: np.dtype[np.void]) -> None:
+    declared = struct(name)
+    assert [n for n, _ in declared] == list(dtype.names or ())
+    at = 0
+    for field, kind in declared:
+        size = C_TYPES[kind]
+        at = -(-at // size) * size
+        assert dtype.fields is not None
+        assert dtype.fields[field][1] == at, field
+        assert dtype[field].itemsize == size, field
+        at += size
+    assert -(-at // 8) * 8 == dtype.itemsize
+
+
+def test_constants_are_as_the_device_declares_them() -> None:
+    text = "\n".join(p.read_text() for p in sorted(SOURCES.glob("*.cuh")))
+    words = dict(re.findall(r"(HOST_\w+) = (\d+)", text))
+    assert words == {name: str(getattr(parameters, name)) for name in words}
+    assert len(words) == 5
+    leave = dict(re.findall(r"(RUNNING|DONE|STOPPED|DEADLINE) = (\d)", text))
+    assert [name.lower() for name in leave] == list(parameters.LEAVE)
+    assert list(leave.values()) == ["0", "1", "2", "3"]
+    lines = re.search(r"struct Run {(.*?)};", text, re.S)
+    assert lines
+    assert tuple(re.findall(r"Line (\w+);", lines[1])) == parameters.RUN_LINES
+    assert f"alignas({parameters.LINE_BYTES}) Line" in text
+    assert f"RELEASE_BITS = {parameters.RELEASE_BITS};" in text
+    assert f"NO_SLOT = {parameters.NO_SLOT:#x};" in text
+    assert [h.value for h in Hooks] == [
+        int(re.search(rf"#define MS_HOOKS_{h.name} (\d)", text)[1])  # type: ignore[index]
+        for h in Hooks
+    ]

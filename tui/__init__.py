@@ -1,0 +1,1 @@
+"""The terminal workbench: reads through analyze, acts through capture.control."""
