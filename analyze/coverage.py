@@ -17,6 +17,7 @@ import duckdb
 from ..store.loss import LOSS_BY_NAME
 from .catalogue import View
 from .inputs import Inputs
+from .missing import after_the_ring, event_rows
 from .text import printable
 
 _STATE = {"recording": "trace still being recorded", "unsealed": "trace unsealed"}
@@ -67,10 +68,17 @@ class Coverage:
         return told + [printable(f"trace: {note}") for note in notes] if told else []
 
     def _view(self, view: View) -> Iterator[str]:
-        match view.coverage:
+        for kind in view.coverage:
+            yield from self._of_kind(view, kind)
+
+    def _of_kind(self, view: View, kind: str) -> Iterator[str]:
+        match kind:
             case "rows":
                 for program in self._trace.manifest["programs"] or [None]:
                     yield self._line(view, self._rows(program))
+            case "pairs":
+                for program in self._trace.manifest["programs"] or [None]:
+                    yield self._line(view, [*self._rows(program), self._unpaired(view.name)])
             case "intervals":
                 yield self._line(view, [self._open(view.name)])
             case "workers":
@@ -131,6 +139,13 @@ class Coverage:
             return f"{closed:,} rows, all closed"
         return f"{closed:,} rows closed, {still_open:,} open: nothing is claimed of what was eligible there"
 
+    def _unpaired(self, stream: str) -> str:
+        self._store(stream)
+        rows, halves = self._con.execute(
+            f"SELECT count(*), count(*) FILTER (WHERE missing <> 0) FROM stored_{stream}"
+        ).fetchall()[0]
+        return f"of {rows:,} {stream}, {halves:,} lack an event"
+
     def _all_losses(self) -> str:
         if not self._losses:
             return "no loss is known"
@@ -139,8 +154,7 @@ class Coverage:
     @property
     def _after_the_ring(self) -> list[_Loss]:
         """Rows lost between the ring and the trace. Queue and ring have their own columns in `coverage`."""
-        apart = ("queue_full", "ring_full")
-        return [x for x in self._losses if x.unit == "rows" and x.severity != "info" and x.kind not in apart]
+        return [x for x in self._losses if after_the_ring(x.kind)]
 
     @cached_property
     def _losses(self) -> list[_Loss]:
@@ -158,7 +172,7 @@ class Coverage:
 
     @cached_property
     def _event_rows(self) -> int:
-        return sum(p.rows for p in self._inputs.parts("events")) + int(self._inputs.tail("events").num_rows)
+        return event_rows(self._inputs)
 
     def _count(self, stream: str) -> int:
         self._store(stream)

@@ -70,6 +70,8 @@ class Inputs:
         if stream in _DERIVED and not self._is_derived():
             return []
         parts = [part for part in self._sealed(stream) if window.overlaps(part.t_min, part.t_max)]
+        if not parts:
+            return []
         if sum(part.bytes for part in parts) > VERIFY_BYTES:
             self._trusted |= {part.path: part.bytes for part in parts}
             return parts
@@ -90,10 +92,8 @@ class Inputs:
             self._derived |= derive(self.trace, self.parts("events"), self.tail("events"))
         return self._derived[stream]
 
-    def same_parts(self, stream: str, window: Window, other: Window | None) -> bool:
-        """Whether the same parts have rows in both windows; false for None."""
-        if other is None:
-            return False
+    def same_parts(self, stream: str, window: Window, other: Window) -> bool:
+        """Whether the same parts have rows in both windows."""
         parts = self._sealed(stream)
         return all(window.overlaps(p.t_min, p.t_max) == other.overlaps(p.t_min, p.t_max) for p in parts)
 

@@ -59,7 +59,7 @@ class Session:
         self._made: set[str] = set()
         self._made_macros: set[str] = set()
         self._stored: dict[str, Window] = {}
-        self._window = WHOLE
+        self._window = self._event_parts = WHOLE
         self._scratch = Path(tempfile.mkdtemp(prefix="megascope-"))
         try:
             self._con = self._connect(threads, memory_limit)
@@ -103,6 +103,13 @@ class Session:
         self._con.close()
         self.trace.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def interrupt(self) -> None:
+        """End the query that runs, from any thread: whoever waits for it gets MegascopeError.
+
+        DuckDB forgets one that comes before the query has begun, so call it until the query is over.
+        """
+        self._con.interrupt()
 
     def run(self, sql: str, *, timeout: float | None = None) -> Result:
         """Run exactly one SELECT or EXPLAIN; `timeout` in seconds counts to the last row read.
@@ -158,13 +165,14 @@ class Session:
         return admit(self._aside, sql, self._names, macros=macros(), files=self._allow_files)
 
     def _narrow(self, statement: Statement) -> None:
-        """Confine `events` to the parts that this query can see, unless another of its views reads them too."""
-        others = any("events" in views()[name].reads for name in statement.views if name != "events")
-        window = self._window if others else statement.window.within(self._window)
-        if "events" in statement.views and not self._inputs.same_parts("events", window, self._stored.get("events")):
-            # Rows are left to the query's own WHERE: only which parts are read changes.
-            self._store("events", self._window, parts=window)
-            self._stored["events"] = window
+        """Read only the parts of events that this query can see; all of the window's where several views read them."""
+        readers = [name for name in statement.views if "events" in views()[name].reads]
+        if not readers:
+            return
+        parts = statement.window.within(self._window) if readers == ["events"] else self._window
+        if "events" not in self._stored or not self._inputs.same_parts("events", parts, self._event_parts):
+            # Rows are left to the query's own WHERE.
+            self._store("events", self._window, parts)
 
     def _connect(self, threads: int | None, memory_limit: str | None) -> duckdb.DuckDBPyConnection:
         if threads is not None and threads < 1:
@@ -258,6 +266,8 @@ class Session:
             set_variables(self._con, self.trace, source)
 
     def _store(self, source: str, window: Window, parts: Window | None = None) -> None:
+        if source == "events":
+            self._event_parts = parts or window
         try:
             self._inputs.store(self._con, source, window, parts=parts)
         except (duckdb.Error, UnicodeError) as error:

@@ -28,7 +28,7 @@ NEVER: int = np.iinfo(np.int64).max
 
 RANGE_MOST = 1 << 20
 """A range row that stands for more tasks than this is not taken at its word."""
-EXPAND_MOST = 1 << 22
+EXPAND_MOST = 1 << 21
 """All range rows of a hook in one part together stand for no more tasks; the rest is left out and counted."""
 
 I64 = npt.NDArray[np.int64]

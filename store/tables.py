@@ -337,7 +337,7 @@ WAITS = Table(
 
 TILES = Table(
     "tiles",
-    "What each worker did in each slice of time: slice n of level L is [n << L, (n + 1) << L). Rows of one slice add up.",
+    "What each worker did in each slice of time: slice n of level L is [n << L, (n + 1) << L). Rows of a slice add up.",
     (
         Column("rank", "i16", "device"),
         Column("worker", "i32", "worker; null: lost events of workers that are not known", "", True),

@@ -1,0 +1,206 @@
+"""Every question that a screen asks, in SQL over the views that people ask too.
+
+Values are put in by `fill`, which renders integers and quoted text and nothing else. No screen's question reads events:
+they are answered from coverage, tiles and sealed tasks and waits, whatever the trace's size.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+Value = int | str | None | Iterable[int]
+
+
+def fill(template: str, **values: Value) -> str:
+    """The template with each `{name}` replaced by its value as an SQL literal; lists become `(1, 2)`.
+
+    A text that has been made by this module is passed through `clause` instead.
+    """
+    return textwrap.dedent(template).strip().format_map({name: _literal(value) for name, value in values.items()})
+
+
+def _literal(value: Value) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, Clause):
+        return str(value)
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, int):
+        return str(int(value))
+    return "(" + ", ".join(str(int(v)) for v in value) + ")"
+
+
+class Clause(str):
+    """SQL made here, not a value."""
+
+    __slots__ = ()
+
+
+def where(*conditions: str) -> Clause:
+    """A WHERE clause of all conditions that are not empty; nothing without any."""
+    told = [c for c in conditions if c]
+    return Clause("WHERE " + "\n    AND ".join(told)) if told else Clause("")
+
+
+TRACE = """
+    SELECT name, state, engine, clock_kind, epoch_ns, t_begin, t_end, event_rows, end_reason, notes
+    FROM trace
+"""
+
+WORKERS = """
+    SELECT worker, rank, role, sm
+    FROM workers
+    ORDER BY rank, worker
+"""
+
+CLASSES = """
+    SELECT id, name, operator
+    FROM task_classes
+    ORDER BY id
+"""
+
+TRUST = """
+    SELECT program_name AS program, selection, hook_name AS hook,
+        sum(eligible) FILTER (WHERE closed) AS eligible,
+        sum(observed) FILTER (WHERE closed) AS observed,
+        sum(lost) FILTER (WHERE closed) AS lost,
+        sum(throttled + faulted) FILTER (WHERE closed) AS refused,
+        sum(ring_lost + emit_throttled) FILTER (WHERE closed) AS not_written,
+        count(*) FILTER (WHERE NOT closed) AS open
+    FROM coverage
+    GROUP BY ALL
+    ORDER BY program, lost + refused + not_written DESC, eligible DESC
+"""
+
+LOSSES = """
+    SELECT kind, severity, sum(count)::BIGINT AS count, unit, place, todo, min(t_begin) AS first, max(t_end) AS last
+    FROM loss
+    GROUP BY ALL
+    HAVING sum(count) > 0
+    ORDER BY list_position(['damaged', 'degraded', 'info'], severity), count DESC
+"""
+
+EPOCHS = """
+    SELECT least((epoch - {first}) * {bars} // {epochs}, {bars} - 1) AS bar,
+        sum(eligible)::BIGINT AS eligible,
+        sum(observed)::BIGINT AS observed,
+        sum(eligible - observed + ring_lost + emit_throttled)::BIGINT AS missing,
+        bool_and(closed) AS closed
+    FROM coverage
+    WHERE epoch BETWEEN {first} AND {first} + {epochs} - 1
+    GROUP BY bar
+    ORDER BY bar
+"""
+
+SLOWEST = """
+    SELECT class, count(*) AS tasks, sum(exec_ns)::BIGINT AS total_ns,
+        quantile_cont(exec_ns, 0.5)::BIGINT AS p50_ns,
+        CASE WHEN count(exec_ns) >= 1000 THEN quantile_cont(exec_ns, 0.99)::BIGINT END AS p99_ns,
+        max(exec_ns) AS max_ns,
+        count(*) - count(exec_ns) AS incomplete
+    FROM tasks
+    {where}
+    GROUP BY class
+    ORDER BY {order} DESC NULLS LAST
+"""
+
+TILES = """
+    WITH slices AS (
+        SELECT rank, worker, tile, span, busy, wait_none, wait_data, wait_communication, wait_resource, wait_control,
+            top_class, top_ns, lost,
+            unnest(range(greatest(tile >> {shift}, {cell}), least((tile + span - 1) >> {shift}, {last}) + 1)) AS cell
+        FROM tiles
+        WHERE level = {level} AND tile < ({last} + 1) << {shift} AND tile + span > {cell} << {shift} AND {workers}
+    ), shares AS (
+        SELECT *, (least(tile + span, (cell + 1) << {shift}) - greatest(tile, cell << {shift})) / span AS share
+        FROM slices
+    )
+    SELECT worker, (cell - {cell})::INTEGER AS cell,
+        sum(busy * share)::BIGINT AS busy,
+        sum(wait_none * share)::BIGINT AS wait_none,
+        sum(wait_data * share)::BIGINT AS wait_data,
+        sum(wait_communication * share)::BIGINT AS wait_communication,
+        sum(wait_resource * share)::BIGINT AS wait_resource,
+        sum(wait_control * share)::BIGINT AS wait_control,
+        arg_max(top_class, top_ns * share) AS top_class,
+        sum(lost)::BIGINT AS lost
+    FROM shares
+    GROUP BY worker, cell
+"""
+
+PIECES = """
+    WITH pieces AS (
+        SELECT worker, start AS begins, complete AS ends, task_class, -1 AS kind
+        FROM tasks
+        WHERE {workers} AND start < {end} AND complete > {begin}
+        UNION ALL
+        SELECT worker, t_begin, coalesce(t_end, {end}), task_class, dep_class
+        FROM waits
+        WHERE {workers} AND t_begin < {end} AND (t_end > {begin} OR open)
+    ), cells AS (
+        SELECT *, unnest(range(greatest(begins >> {bits}, {cell}), least((ends - 1) >> {bits}, {last}) + 1)) AS cell
+        FROM pieces
+    ), shares AS (
+        SELECT *, least(ends, (cell + 1) << {bits}) - greatest(begins, cell << {bits}) AS ns
+        FROM cells
+    )
+    SELECT worker, (cell - {cell})::INTEGER AS cell,
+        coalesce(sum(ns) FILTER (WHERE kind = -1), 0)::BIGINT AS busy,
+        coalesce(sum(ns) FILTER (WHERE kind = 0), 0)::BIGINT AS wait_none,
+        coalesce(sum(ns) FILTER (WHERE kind = 1), 0)::BIGINT AS wait_data,
+        coalesce(sum(ns) FILTER (WHERE kind = 2), 0)::BIGINT AS wait_communication,
+        coalesce(sum(ns) FILTER (WHERE kind = 3), 0)::BIGINT AS wait_resource,
+        coalesce(sum(ns) FILTER (WHERE kind = 4), 0)::BIGINT AS wait_control,
+        arg_max(task_class, ns) FILTER (WHERE kind = -1) AS top_class,
+        0::BIGINT AS lost
+    FROM shares
+    GROUP BY worker, cell
+"""
+
+LOST_WHERE = """
+    SELECT rank, worker, kind, count, t_begin, t_end
+    FROM loss
+    WHERE severity <> 'info' AND coalesce(t_begin, {begin}) < {end} AND coalesce(t_end, {end}) >= {begin}
+    ORDER BY t_begin NULLS FIRST
+"""
+
+TASKS = """
+    SELECT task, class, worker, ready, assign, start, complete, exec_ns, queue_ns, request, step, dep, released_by,
+        missing
+    FROM tasks
+    {where}
+    ORDER BY {order} NULLS LAST
+    LIMIT {limit} OFFSET {offset}
+"""
+
+TASK = """
+    SELECT t.*, d.name AS dep_name, d.wanted, d.kind, p.name AS producer_class
+    FROM tasks t
+    LEFT JOIN dependencies d ON d.id = t.dep
+    LEFT JOIN task_classes p ON p.id = d.producer_class
+    WHERE t.task = {task}
+"""
+
+PRODUCERS = """
+    SELECT t.task, t.class, t.worker, t.start, t.complete, t.exec_ns
+    FROM tasks t
+    WHERE t.task >> 32 = {iteration}
+        AND t.task & 4294967295 IN (SELECT "index" FROM task_deps WHERE dep = {dep} AND releases)
+    ORDER BY t.complete DESC NULLS FIRST
+"""
+
+REQUESTS = """
+    SELECT *
+    FROM requests
+    {where}
+    ORDER BY {order} NULLS LAST
+    LIMIT {limit} OFFSET {offset}
+"""
+
+NOW = """
+    SELECT worker, waiting, dep, dep_name, seen, wanted, waited_ns, task, fired
+    FROM now
+    ORDER BY waited_ns DESC NULLS LAST, worker
+"""
