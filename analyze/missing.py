@@ -27,6 +27,11 @@ _FLOW = pa.schema(
         pa.field("closed", pa.bool_()),
     ]
 )
+_FLOW_SQL = """
+    SELECT hook, t_begin, t_end, sum(eligible)::BIGINT AS eligible, sum(written)::BIGINT AS written,
+        bool_and(closed) AS closed
+    FROM stored_coverage WHERE program = ? GROUP BY hook, t_begin, t_end
+"""
 _EVER = (1 << 63) - 1
 
 
@@ -59,14 +64,7 @@ def store_missing(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnecti
     recorder = recorder_of(inputs.trace)
     inputs.store(aside, "coverage")
     inputs.store(aside, "loss")
-    flow = aside.execute(
-        """
-        SELECT hook, t_begin, t_end, sum(eligible)::BIGINT AS eligible, sum(written)::BIGINT AS written,
-            bool_and(closed) AS closed
-        FROM stored_coverage WHERE program = ? GROUP BY hook, t_begin, t_end
-        """,
-        [recorder],
-    ).to_arrow_table()
+    flow = aside.sql(_FLOW_SQL, params=[recorder]).to_arrow_table()
     kinds = aside.execute("SELECT kind, count, t_begin, t_end FROM stored_loss").fetchall()
     gone = [(count if after_the_ring(kind) else 0, begin, end, not _uncounted(kind)) for kind, count, begin, end in kinds]
     gone = [row for row in gone if row[0] or not row[3]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -65,11 +66,21 @@ def write_file(rows: Rows, form: str, path: Path, *, force: bool = False, limit:
 
     Raises Refused for a path that is taken (unless `force`) or no place for a file, otherwise like `write`.
     """
+    with file_appears(path, force=force) as out:
+        return write(rows, form, out, limit=limit)
+
+
+@contextmanager
+def file_appears(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+    """A file to be written, which appears at `path` when the block ends, and not at all when it raises.
+
+    Raises Refused for a path that is taken (unless `force`) or no place for a file, MegascopeError for a full disk.
+    """
     check_free(path, force)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("xb") as out:
-            written = write(rows, form, out, limit=limit)
+            yield out
         if force:
             temporary.replace(path)
         else:
@@ -82,7 +93,6 @@ def write_file(rows: Rows, form: str, path: Path, *, force: bool = False, limit:
         raise MegascopeError(f"cannot write {path}", why, "choose another place or free space") from None
     finally:
         temporary.unlink(missing_ok=True)
-    return written
 
 
 def check_free(path: Path, force: bool) -> None:

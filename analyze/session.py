@@ -144,6 +144,13 @@ class Session:
         """Device times [begin, end) of all events of the trace in ns; None without any."""
         return self._inputs.span()
 
+    def looked_at(self) -> tuple[int, int] | None:
+        """Device times [begin, end) that the views show, in ns: the window's ends, else the trace's; None without."""
+        span = self._inputs.span()
+        begin = self._window.begin if self._window.begin is not None or span is None else span[0]
+        end = self._window.end if self._window.end is not None or span is None else span[1]
+        return None if begin is None or end is None else (begin, end)
+
     def touched(self, sql: str) -> list[str]:
         """The views that `sql` reads, in order of mention, also those in subqueries and CTEs.
 

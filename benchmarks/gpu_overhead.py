@@ -254,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("spec", nargs="?", default="steps=300,ring_mb=2000,summary_rows=2048")
+    parser.add_argument("spec", nargs="?", default="steps=300,ring_mb=1000,summary_rows=2048")
     args = parser.parse_args()
     bench = Bench(Settings.parse(args.spec))
     builds = {

@@ -12,7 +12,9 @@ REGISTRY = (
     "megascope.capture.verbs:Now",
     "megascope.analyze.verbs:Sql",
     "megascope.analyze.verbs:Schema",
+    "megascope.analyze.report_verb:Report",
     "megascope.store.verbs:Check",
+    "megascope.analyze.lint_verb:Lint",
 )
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +20,7 @@ from ..store.errors import MegascopeError
 
 ROWS = 500
 """Rows of an answer, unless the question says otherwise; one more is read to know whether there are more."""
+NO_ROWS = pa.table({})
 _AGAIN_S = 0.02
 
 Window = tuple[int | None, int | None]
@@ -27,18 +29,24 @@ WHOLE: Window = (None, None)
 
 @dataclass(frozen=True)
 class Question:
-    """`sql`, asked through `window` (device time, ns) of the trace; `key` says who asks."""
+    """`sql`, asked through `window` (device time, ns) of the trace; `key` says who asks.
+
+    shape: makes what is shown of the rows, on the database's thread. work: is done instead of running `sql`.
+    """
 
     key: str
     sql: str
     rows: int = ROWS
     window: Window = WHOLE
+    shape: Callable[[pa.Table], Any] | None = None
+    work: Callable[[Session], Any] | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
     """At most `question.rows` rows; `more`: there were others. `notes`: what they stand for, a line per view.
 
+    value: what `question.shape` made of the rows, or what `question.work` returned.
     session: number of the opening of the trace that answered; it grows as a trace that is being recorded is followed.
     """
 
@@ -49,6 +57,7 @@ class Answer:
     notes: tuple[str, ...]
     seconds: float
     session: int
+    value: Any = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ class Failure:
     question: Question
     number: int
     error: str
+    defect: BaseException | None = None
+    """An error of ours, which is to end the program with its traceback"""
 
 
 Posted = Answer | Failure
@@ -162,13 +173,19 @@ class Database:
         try:
             session = self._fresh()
             session.window(*question.window)
+            if question.work is not None:
+                value = question.work(session)
+                return Answer(question, number, NO_ROWS, False, (), time.monotonic() - begun, self._sessions, value)
             with session.run(question.sql) as result:
                 table, more = _first(result, result.schema, question.rows)
                 views = result.views
             notes = tuple(session.coverage_lines(views))
+            value = None if question.shape is None else question.shape(table)
         except MegascopeError as error:
             return Failure(question, number, str(error))
-        return Answer(question, number, table, more, notes, time.monotonic() - begun, self._sessions)
+        except Exception as error:
+            return Failure(question, number, f"defect: {error!r}", error)
+        return Answer(question, number, table, more, notes, time.monotonic() - begun, self._sessions, value)
 
     def _fresh(self) -> Session:
         """The session; a new one where the trace is to be opened anew."""

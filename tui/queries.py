@@ -9,6 +9,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from .model import Selection
+from .viewport import Viewport
+
 Value = int | str | None | Iterable[int]
 
 
@@ -47,18 +50,6 @@ def where(*conditions: str) -> Clause:
 TRACE = """
     SELECT name, state, engine, clock_kind, epoch_ns, t_begin, t_end, event_rows, end_reason, notes
     FROM trace
-"""
-
-WORKERS = """
-    SELECT worker, rank, role, sm
-    FROM workers
-    ORDER BY rank, worker
-"""
-
-CLASSES = """
-    SELECT id, name, operator
-    FROM task_classes
-    ORDER BY id
 """
 
 TRUST = """
@@ -108,11 +99,9 @@ SLOWEST = """
 
 TILES = """
     WITH slices AS (
-        SELECT rank, worker, tile, span, busy, wait_none, wait_data, wait_communication, wait_resource, wait_control,
-            top_class, top_ns, lost,
-            unnest(range(greatest(tile >> {shift}, {cell}), least((tile + span - 1) >> {shift}, {last}) + 1)) AS cell
+        SELECT *, unnest(range(greatest(tile >> {shift}, {cell}), least((tile + span - 1) >> {shift}, {last}) + 1)) AS cell
         FROM tiles
-        WHERE level = {level} AND tile < ({last} + 1) << {shift} AND tile + span > {cell} << {shift} AND {workers}
+        WHERE level = {level} AND tile < {tile_end} AND tile + span > {tile_begin} AND worker IN {workers}
     ), shares AS (
         SELECT *, (least(tile + span, (cell + 1) << {shift}) - greatest(tile, cell << {shift})) / span AS share
         FROM slices
@@ -124,21 +113,21 @@ TILES = """
         sum(wait_communication * share)::BIGINT AS wait_communication,
         sum(wait_resource * share)::BIGINT AS wait_resource,
         sum(wait_control * share)::BIGINT AS wait_control,
-        arg_max(top_class, top_ns * share) AS top_class,
+        arg_max(top_class, top_ns * share) FILTER (WHERE top_ns > 0) AS top_class,
         sum(lost)::BIGINT AS lost
     FROM shares
-    GROUP BY worker, cell
+    GROUP BY ALL
 """
 
 PIECES = """
     WITH pieces AS (
         SELECT worker, start AS begins, complete AS ends, task_class, -1 AS kind
         FROM tasks
-        WHERE {workers} AND start < {end} AND complete > {begin}
+        WHERE worker IN {workers} AND start < {end} AND complete > {begin}
         UNION ALL
         SELECT worker, t_begin, coalesce(t_end, {end}), task_class, dep_class
         FROM waits
-        WHERE {workers} AND t_begin < {end} AND (t_end > {begin} OR open)
+        WHERE worker IN {workers} AND t_begin < {end} AND (t_end > {begin} OR open)
     ), cells AS (
         SELECT *, unnest(range(greatest(begins >> {bits}, {cell}), least((ends - 1) >> {bits}, {last}) + 1)) AS cell
         FROM pieces
@@ -176,10 +165,11 @@ TASKS = """
 """
 
 TASK = """
-    SELECT t.*, d.name AS dep_name, d.wanted, d.kind, p.name AS producer_class
-    FROM tasks t
-    LEFT JOIN dependencies d ON d.id = t.dep
-    LEFT JOIN task_classes p ON p.id = d.producer_class
+    SELECT t.*, d.wanted, p.name AS producer_class, r.class AS released_by_class, r.worker AS released_by_worker
+    FROM tasks AS t
+    LEFT JOIN dependencies AS d ON d.id = t.dep
+    LEFT JOIN task_classes AS p ON p.id = d.producer_class
+    LEFT JOIN tasks AS r ON r.task = t.released_by AND t.released_by <> 0
     WHERE t.task = {task}
 """
 
@@ -204,3 +194,55 @@ NOW = """
     FROM now
     ORDER BY waited_ns DESC NULLS LAST, worker
 """
+
+REQUEST_ORDERS = ("arrival", "ttft_ns DESC", "per_token_ns DESC", "total_ns DESC", "queued_ns DESC", "tokens DESC")
+TASK_ORDERS = ("start", "exec_ns DESC", "queue_ns DESC", "complete", "class", "worker")
+CLASS_ORDERS = ("total_ns", "p99_ns", "p50_ns", "max_ns", "tasks")
+
+
+def of_request(request: int) -> Clause:
+    """Tasks that worked for a request, alone or with a batch that it was in."""
+    return Clause(
+        fill(
+            "(request = {request} OR request IN "
+            "(SELECT request_set + 2147483648 FROM request_sets WHERE request = {request}))",
+            request=request,
+        )
+    )
+
+
+def of_tasks(selection: Selection) -> list[str]:
+    """Conditions on `tasks` for what is selected; the interval is the question's window."""
+    told = []
+    if selection.worker is not None:
+        told.append(fill("worker = {worker}", worker=selection.worker))
+    if selection.task_class is not None:
+        told.append(fill("class = {name}", name=selection.task_class))
+    if selection.request is not None:
+        told.append(of_request(selection.request))
+    return told
+
+
+def timeline(view: Viewport, workers: Iterable[int]) -> str:
+    """What these workers did in each cell of the view: from tiles, or from tasks and waits where tiles are too coarse."""
+    workers = list(workers)
+    if view.level is None:
+        return fill(
+            PIECES,
+            workers=workers,
+            begin=view.begin,
+            end=view.end,
+            bits=view.bits,
+            cell=view.first,
+            last=view.last,
+        )
+    return fill(
+        TILES,
+        workers=workers,
+        level=view.level,
+        shift=view.bits - view.level,
+        cell=view.first,
+        last=view.last,
+        tile_begin=view.begin >> view.level,
+        tile_end=view.end >> view.level,
+    )

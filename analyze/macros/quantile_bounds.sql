@@ -8,37 +8,30 @@
 --
 list_transform(
     list_transform(
-        [list_sort(list_filter(samples, lambda x: x IS NOT NULL))],
-        -- Ranks, not shares: n known and k missing, so that the quantile of all n + k is the one of rank j.
-        lambda known: {
-            'known': known,
-            'n': len(known),
-            'k': CASE WHEN m < 1
-                THEN len(samples) - len(known) + ceil(len(samples) * m / (1 - m) - 1e-6)::BIGINT END,
-            'j': CASE WHEN m < 1
-                THEN greatest(1, ceil(q * (len(samples) + ceil(len(samples) * m / (1 - m) - 1e-6)) - 1e-9))::BIGINT END
+        [{
+            'known': list_sort(list_filter(samples, lambda x: x IS NOT NULL)), 'listed': len(samples), 'q': q::DOUBLE,
+            'lost': CASE WHEN m < 1 THEN ceil(len(samples) * m / (1 - m) - 1e-6)::BIGINT END
+        }],
+        -- Ranks, not shares: of n known and k missing values, the quantile of all is the one of rank j.
+        lambda s: {
+            'known': s.known, 'n': coalesce(len(s.known), 0), 'k': s.lost + s.listed - len(s.known),
+            -- greatest() would pass over a null.
+            'j': CASE WHEN s.lost IS NOT NULL THEN greatest(1, ceil(s.q * (s.lost + s.listed) - 1e-9)::BIGINT) END,
+            'refused': CASE
+                WHEN s.q IS NULL OR NOT s.q BETWEEN 0 AND 1 THEN 'a quantile lies between 0 and 1'
+                WHEN coalesce(len(s.known), 0) = 0 THEN 'nothing was observed'
+                WHEN s.q > 0 AND s.q < 1 AND least(s.q, 1 - s.q) < 0.0101
+                    AND len(s.known) * least(s.q, 1 - s.q) < 10 - 1e-9
+                    THEN printf('%d observed are too few', len(s.known))
+            END
         }
     ),
-    lambda s: CASE
-        WHEN q IS NULL OR q < 0 OR q > 1 OR isnan(q) THEN {
-            'low': NULL::DOUBLE, 'high': NULL::DOUBLE, 'low_open': true, 'high_open': true, 'observed': s.n,
-            'refused': 'a quantile lies between 0 and 1'
-        }
-        WHEN s.n = 0 THEN {
-            'low': NULL::DOUBLE, 'high': NULL::DOUBLE, 'low_open': true, 'high_open': true, 'observed': s.n,
-            'refused': 'nothing was observed'
-        }
-        WHEN least(q, 1 - q) <= 0.01 + 1e-9 AND s.n * least(q, 1 - q) < 10 - 1e-9 AND q > 0 AND q < 1 THEN {
-            'low': NULL::DOUBLE, 'high': NULL::DOUBLE, 'low_open': true, 'high_open': true, 'observed': s.n,
-            'refused': printf('%d observed are too few', s.n)
-        }
-        ELSE {
-            'low': s.known[coalesce(greatest(1, s.j - s.k), 1)]::DOUBLE,
-            'high': s.known[coalesce(least(s.n, s.j), s.n)]::DOUBLE,
-            'low_open': coalesce(s.j - s.k < 1, true),
-            'high_open': coalesce(s.j > s.n, true),
-            'observed': s.n,
-            'refused': NULL::VARCHAR
-        }
-    END
+    lambda s: {
+        'low': CASE WHEN s.refused IS NULL THEN s.known[coalesce(greatest(1, s.j - s.k), 1)] END::DOUBLE,
+        'high': CASE WHEN s.refused IS NULL THEN s.known[coalesce(least(s.n, s.j), s.n)] END::DOUBLE,
+        'low_open': s.refused IS NOT NULL OR s.k IS NULL OR s.j <= s.k,
+        'high_open': s.refused IS NOT NULL OR s.k IS NULL OR s.j > s.n,
+        'observed': s.n,
+        'refused': s.refused
+    }
 )[1]

@@ -1,7 +1,7 @@
 -- table: requests
 -- meaning: Request generations: one occupancy of a slot each; how long each took, and what was done for it.
 -- reads: requests, request_sets, tasks, waits, events, derivation, window
--- calls: covered
+-- calls: covered, missing_rows
 -- coverage: host_ring, rows
 -- column: admitted BIGINT [ns]: it got its slot
 -- column: first_token BIGINT [ns]: its first token was there
@@ -11,7 +11,7 @@
 -- column: tokens BIGINT [tokens]: of these, recorded
 -- column: queued_ns BIGINT [ns]: admitted - arrival
 -- column: ttft_ns BIGINT [ns]: time to first token: first_token - arrival
--- column: per_token_ns DOUBLE [ns]: time for each token after the first, over those recorded
+-- column: per_token_ns DOUBLE [ns]: time for each token after the first; null where one of them may be missing
 -- column: total_ns BIGINT [ns]: ended - arrival
 -- column: tasks BIGINT [tasks]: that worked for it alone
 -- column: exec_ns BIGINT [ns]: running time of these
@@ -80,7 +80,8 @@ SELECT
     coalesce(k.tokens, 0) AS tokens,
     k.admitted - r.arrival AS queued_ns,
     k.first_token - r.arrival AS ttft_ns,
-    CASE WHEN k.tokens > 1 THEN (k.last_token - k.first_token) / (k.tokens - 1) END AS per_token_ns,
+    CASE WHEN k.tokens > 1 AND missing_rows('request', k.first_token, k.last_token) = 0
+        THEN (k.last_token - k.first_token) / (k.tokens - 1) END AS per_token_ns,
     k.ended - r.arrival AS total_ns,
     coalesce(w.tasks, 0) AS tasks,
     coalesce(w.exec_ns, 0) AS exec_ns,

@@ -281,7 +281,8 @@ struct Scheduler {
     const bool wide = 2 * waiters >= engine.blocks;
     Pushed before = {0, 0, 0, 0};
     for (u32 i = lane_id(); i < (waiters + 31) / 32 * 32; i += 32) {
-      Pushed now = draw(i < waiters && !starved(i < waiters, first + i, iteration, ready), first + i, iteration, wide);
+      const bool late = starved(i < waiters, first + i, iteration, ready);  // all lanes, since they vote in it
+      Pushed now = draw(i < waiters && !late, first + i, iteration, wide);
       if (i == lane_id())
         hooks.ready(lane_id() == 0, ready, first, waiters, iteration, releaser);
       else
@@ -292,7 +293,7 @@ struct Scheduler {
     tell(before, iteration);
   }
 
-  /// Whether a fault control holds this lane's task back, to be pushed later.
+  /// Whether a fault control holds this lane's task back, to be pushed later. All lanes call together.
   MS_DEVICE bool starved(bool active, u32 task, u32 iteration, u32 ready) {
     if (!engine.faulty) return false;
     u32 late = active ? engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task] : 0;

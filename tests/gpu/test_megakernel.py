@@ -162,7 +162,7 @@ def test_a_stall_can_be_read_and_the_deadline_ends_it(cuda: Any, segment_path: P
     spec = f"schedule={schedule},seconds=1.5,postpone=l01.norm2:4000000000@5-"
     with engine(cuda, segment_path, spec, record=False) as e:
         ends: list[str] = []
-        run = threading.Thread(target=lambda: ends.append(e.run()))
+        run = threading.Thread(target=lambda: ends.append(e.run()), daemon=True)
         run.start()
         deadline = time.monotonic() + 60
         graph = e.kernel.graph
@@ -187,8 +187,8 @@ def test_a_stall_can_be_read_and_the_deadline_ends_it(cuda: Any, segment_path: P
 
 def test_the_mask_follows_the_drainer(cuda: Any, segment_path: Path) -> None:
     """Attach, change and detach while the kernel runs; each is acknowledged, and nothing fires outside its mask."""
-    with engine(cuda, segment_path, "steps=60000,seconds=30,ring_mb=2000,epoch_ms=5", record=False) as e:
-        run = threading.Thread(target=e.run)
+    with engine(cuda, segment_path, "steps=60000,seconds=30,ring_mb=1000,epoch_ms=5", record=False) as e:
+        run = threading.Thread(target=e.run, daemon=True)
         run.start()
 
         def ask(mask: int, commit: int) -> float:

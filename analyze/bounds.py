@@ -1,0 +1,50 @@
+"""Bounds as people read them: what `count_bounds` and `quantile_bounds` gave, in one cell of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as kinds
+
+_COUNT = ("low", "high")
+_QUANTILE = ("low", "high", "low_open", "high_open", "observed", "refused")
+
+
+def readable(table: pa.Table) -> pa.Table:
+    """The table with every column of bounds as text: `4,260 … 5,663`, `≥ 2,461`, `refused: 12 observed are too few`."""
+    for i, field in enumerate(table.schema):
+        if kinds.is_struct(field.type) and _names(field.type) in (_COUNT, _QUANTILE):
+            texts = [bounds_text(value) for value in table.column(i).to_pylist()]
+            table = table.set_column(i, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
+    return table
+
+
+def bounds_text(bounds: dict[str, Any] | None) -> str | None:
+    """One value of either kind; a count whose upper bound is not known has it open."""
+    if bounds is None:
+        return None
+    if bounds.get("refused"):
+        return f"refused: {bounds['refused']}"
+    low, high = bounds["low"], bounds["high"]
+    low_open, high_open = bool(bounds.get("low_open")), bool(bounds.get("high_open", high is None))
+    if low_open and high_open:
+        return f"unknown: {_span(low, high)} seen"
+    if high_open:
+        return f"≥ {_number(low)}"
+    if low_open:
+        return f"≤ {_number(high)}"
+    return _span(low, high)
+
+
+def _span(low: float, high: float) -> str:
+    return _number(low) if low == high else f"{_number(low)} … {_number(high)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _names(type_: pa.DataType) -> Sequence[str]:
+    return tuple(type_.field(i).name for i in range(type_.num_fields))

@@ -1,0 +1,108 @@
+-- meaning: What the trace stands for, what it holds, and where its time went: selection, coverage and loss first.
+-- column: section VARCHAR: selection, coverage, loss, trace, work, latency, classes, waits
+-- column: item VARCHAR: what about it
+-- column: value VARCHAR: as text, with its unit
+-- column: bounds STRUCT: of a quantile: the values between which it lies, in ns
+--
+WITH lost AS (
+    SELECT
+        missing_rows('complete', NULL, NULL) AS completes, missing_rows('request', NULL, NULL) AS requests,
+        missing_rows('step', NULL, NULL) AS steps
+),
+eligible AS (
+    SELECT
+        program_name, sum(eligible) AS eligible, sum(written) AS written, sum(observed) AS observed,
+        count(*) FILTER (WHERE NOT closed) AS open, count(DISTINCT epoch) AS epochs, min(epoch) AS first_epoch,
+        max(epoch + epochs - 1) AS last_epoch
+    FROM coverage GROUP BY program_name
+),
+done AS (
+    SELECT count(*) AS tasks, sum(exec_ns) AS exec_ns FROM tasks
+    WHERE complete >= window_begin() AND complete < window_end() AND selection = 'all'
+),
+by_class AS (
+    SELECT class, count(*) AS tasks, sum(exec_ns) AS exec_ns,
+        row_number() OVER (ORDER BY sum(exec_ns) DESC NULLS LAST, class) AS place
+    FROM tasks WHERE complete >= window_begin() AND complete < window_end() GROUP BY class
+),
+by_kind AS (
+    SELECT kind, count(*) AS waits, sum(ns) AS ns, row_number() OVER (ORDER BY sum(ns) DESC NULLS LAST, kind) AS place
+    FROM waits GROUP BY kind
+),
+served AS (
+    SELECT
+        count(*) AS requests, list(ttft_ns) FILTER (WHERE selection = 'all') AS ttft,
+        list(per_token_ns) FILTER (WHERE selection = 'all' AND tokens > 1) AS per_token
+    FROM requests WHERE state IS NOT NULL
+),
+stepped AS (SELECT count(*) AS steps, list(ns) FILTER (WHERE told AND selection = 'all') AS lengths FROM steps),
+latency AS (
+    SELECT
+        s.requests, t.steps,
+        quantile_bounds(s.ttft, 0.5, l.requests / (len(s.ttft) + l.requests)) AS ttft_p50,
+        quantile_bounds(s.ttft, 0.99, l.requests / (len(s.ttft) + l.requests)) AS ttft_p99,
+        quantile_bounds(s.per_token, 0.5, l.requests / (len(s.per_token) + l.requests)) AS per_token_p50,
+        quantile_bounds(t.lengths, 0.5, l.steps / (len(t.lengths) + l.steps)) AS step_p50,
+        quantile_bounds(t.lengths, 0.99, l.steps / (len(t.lengths) + l.steps)) AS step_p99
+    FROM lost AS l, served AS s, stepped AS t
+),
+facts AS (
+    SELECT 10 AS part, program AS nth, 'selection' AS section, name AS item, selection AS value, NULL AS bounds
+    FROM programs
+    UNION ALL
+    SELECT
+        20, 0, 'coverage', e.program_name,
+        CASE
+            WHEN e.open > 0 THEN printf('unknown: %d intervals are open; %d events observed', e.open, e.observed::BIGINT)
+            WHEN e.eligible > 0 THEN printf(
+                '%.2f %%: %d of %d eligible events written', floor(1e4 * e.written / e.eligible) / 100,
+                e.written::BIGINT, e.eligible::BIGINT)
+            ELSE 'nothing was eligible'
+        END, NULL
+    FROM eligible AS e
+    UNION ALL
+    SELECT 21, 0, 'coverage', 'recording', 'unknown: no interval was closed', NULL
+    FROM (SELECT count(*) AS n FROM eligible) WHERE n = 0
+    UNION ALL
+    SELECT 30, 0, 'loss', kind, printf('%d %s (%s): %s', sum("count")::BIGINT, unit, severity, todo), NULL
+    FROM loss GROUP BY kind, unit, severity, todo
+    UNION ALL
+    SELECT 31, 0, 'loss', 'any', 'none is known', NULL FROM (SELECT count(*) AS n FROM loss) WHERE n = 0
+    UNION ALL
+    SELECT 40, 1, 'trace', 'name', name, NULL FROM trace
+    UNION ALL
+    SELECT 40, 2, 'trace', 'state', state || coalesce(' (' || end_reason || ')', ''), NULL FROM trace
+    UNION ALL
+    SELECT 40, 3, 'trace', 'window', printf('%.3f ms from %d', (window_end() - window_begin()) / 1e6, window_begin()), NULL
+    WHERE window_begin() IS NOT NULL
+    UNION ALL
+    SELECT 40, 4, 'trace', 'epochs', printf('%d, from %d to %d', max(epochs), min(first_epoch), max(last_epoch)), NULL
+    FROM eligible HAVING count(*) > 0
+    UNION ALL
+    SELECT
+        50, 1, 'work', 'tasks', CASE
+            WHEN l.completes IS NULL THEN printf('%d or more', d.tasks)
+            WHEN l.completes = 0 THEN printf('%d', d.tasks)
+            ELSE printf('%d … %d', d.tasks, d.tasks + l.completes) END, NULL
+    FROM done AS d, lost AS l
+    UNION ALL
+    SELECT 50, 2, 'work', 'requests', printf('%d', requests), NULL FROM latency
+    UNION ALL
+    SELECT 50, 3, 'work', 'steps', printf('%d', steps), NULL FROM latency
+    UNION ALL
+    SELECT 60, 1, 'latency', 'time to first token, p50', NULL, ttft_p50 FROM latency
+    UNION ALL
+    SELECT 60, 2, 'latency', 'time to first token, p99', NULL, ttft_p99 FROM latency
+    UNION ALL
+    SELECT 60, 3, 'latency', 'time per token, p50', NULL, per_token_p50 FROM latency
+    UNION ALL
+    SELECT 60, 4, 'latency', 'step, p50', NULL, step_p50 FROM latency
+    UNION ALL
+    SELECT 60, 5, 'latency', 'step, p99', NULL, step_p99 FROM latency
+    UNION ALL
+    SELECT 70, place, 'classes', class, printf('%d tasks, %.3f ms', tasks, coalesce(exec_ns, 0) / 1e6), NULL
+    FROM by_class WHERE place <= 5
+    UNION ALL
+    SELECT 80, place, 'waits', kind, printf('%d waits, %.3f ms', waits, coalesce(ns, 0) / 1e6), NULL FROM by_kind
+)
+SELECT section, item, value, bounds FROM facts ORDER BY part, nth, item

@@ -1,0 +1,115 @@
+"""What the answers of a trace stand for: the line that every screen carries, and the block that begins the Overview."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from .model import TraceInfo
+from .page import text
+from .times import count, share
+
+GOOD, WARN, BAD, DIM = "#7bc96f", "#f9c74f", "#ff5f5f", "dim"
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Rows of `queries.TRUST` and `queries.LOSSES`. Counts are events, over closed intervals of the whole trace."""
+
+    hooks: tuple[dict[str, Any], ...] = ()
+    losses: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def selections(self) -> list[str]:
+        """What the programs' rows are, without repetition."""
+        return list(dict.fromkeys(text(row["selection"]) or "unknown" for row in self.hooks))
+
+    def total(self, name: str) -> int:
+        """A count over all hooks."""
+        return sum(row[name] or 0 for row in self.hooks)
+
+    @property
+    def missing(self) -> int:
+        """Eligible events that are in no row, as far as it is known."""
+        return self.total("lost") + self.total("refused") + self.total("not_written")
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something is missing that could not be counted."""
+        return any(row["severity"] == "damaged" for row in self.losses)
+
+
+def line(trust: Trust, info: TraceInfo) -> Text:
+    """Selection, coverage, loss and state, in one line."""
+    out = Text(no_wrap=True, overflow="ellipsis")
+    eligible = trust.total("eligible")
+    if not trust.hooks:
+        out.append("no coverage recorded: nothing is known of what is missing", WARN if info.events else DIM)
+    else:
+        out.append(f"selection {', '.join(trust.selections)}", "" if trust.selections == ["all"] else WARN)
+        out.append(" · ")
+        if not eligible:
+            out.append("nothing was eligible", DIM)
+        else:
+            style = GOOD if not trust.missing and not trust.damaged else WARN
+            out.append(f"coverage {share(eligible - trust.missing, eligible)} of {count(eligible)} events", style)
+    lost = [row for row in trust.losses if row["severity"] != "info"]
+    for row in lost[:2]:
+        out.append(" · ")
+        out.append(f"{text(row['kind'])} {count(row['count'])} {text(row['unit'])}", BAD)
+    if len(lost) > 2:
+        out.append(f" and {len(lost) - 2} more kinds of loss", BAD)
+    if not lost:
+        out.append(" · no loss known" if trust.hooks else "", DIM)
+    still_open = trust.total("open")
+    if still_open:
+        out.append(f" · {still_open:,} open intervals: eligible unknown there", WARN)
+    if info.state != "sealed":
+        out.append(" · ")
+        out.append("recording" if info.recording else "unsealed: its end was not recorded", WARN)
+    return out
+
+
+def block(trust: Trust, info: TraceInfo, width: int, height: int) -> Text:
+    """The trust block of the Overview: coverage by hook where something is missing, then losses, then notes."""
+    lines: list[Text] = []
+    short = [row for row in trust.hooks if _missing(row)]
+    if trust.hooks and not short:
+        hooks = ", ".join(text(row["hook"]) for row in trust.hooks)
+        lines.append(Text.assemble(("complete at every hook: ", GOOD), hooks))
+    for row in short:
+        eligible, gone = row["eligible"] or 0, _missing(row)
+        lines.append(
+            Text.assemble(
+                (f"{text(row['hook']):<9}", "bold"),
+                (f"{share(eligible - gone, eligible):>7}", WARN),
+                f" of {count(eligible)} eligible; lost in queues {count(row['lost'])}, refused {count(row['refused'])}, "
+                f"not written {count(row['not_written'])}",
+            )
+        )
+    for row in trust.losses:
+        style = {"damaged": BAD, "degraded": WARN}.get(row["severity"], DIM)
+        lines.append(
+            Text.assemble(
+                (f"{text(row['kind'])} {count(row['count'])} {text(row['unit'])}", style),
+                f": {text(row['place'])}; ",
+                (text(row["todo"]), "italic"),
+            )
+        )
+    lines += [Text(f"note: {text(note)}", WARN) for note in info.notes]
+    if len(lines) > height:
+        lines = [*lines[: height - 1], Text(f"and {len(lines) - height + 1} more: see coverage and loss in SQL", DIM)]
+    for told in lines:
+        told.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def _missing(row: dict[str, Any]) -> int:
+    return sum(row[name] or 0 for name in ("lost", "refused", "not_written"))
+
+
+def trust_of(hooks: Sequence[dict[str, Any]], losses: Sequence[dict[str, Any]]) -> Trust:
+    return Trust(tuple(hooks), tuple(losses))

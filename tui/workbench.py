@@ -1,0 +1,154 @@
+"""What the six screens have in common: three lines above, two below, questions, and following the selection."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer, Static
+
+from . import trust
+from .database import WHOLE, Answer, Failure, Question, Window
+from .dialogs import Behind, Keys
+from .page import text
+
+if TYPE_CHECKING:
+    from .app import Megascope
+
+SCREENS = ("overview", "timeline", "tasks", "requests", "now", "sql")
+TITLES = {"sql": "SQL"}
+NO_TRACE = "no trace: record this engine with `megascope capture`, then `megascope tui TRACE`"
+MOVING: list[BindingType] = [
+    Binding("up,down", "", "move", tooltip="move the cursor; also pgup, pgdn, home, end"),
+    Binding("left,right", "", "columns", tooltip="show columns further left or right"),
+]
+"""For the list of keys: what `Rows` binds."""
+
+
+def title_of(name: str) -> str:
+    """A screen's name for people."""
+    return TITLES.get(name, name.capitalize())
+
+
+class Workbench(Screen[None]):
+    """A screen of the workbench. `KEY` is its name; its questions' keys begin with it."""
+
+    KEY: ClassVar[str]
+    HELP: ClassVar[list[BindingType]] = []
+    """Keys of its widgets, for the list of keys"""
+
+    @property
+    def bench(self) -> Megascope:
+        """The app."""
+        return cast("Megascope", self.app)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._followed: object = None
+        self._asked: dict[str, Question] = {}
+        self._notes: dict[str, tuple[str, ...]] = {}
+
+    @abstractmethod
+    def body(self) -> Iterable[Widget]:
+        """What stands between the lines above and below."""
+
+    @abstractmethod
+    def ask_all(self) -> None:
+        """Ask for everything that the screen shows of what is selected."""
+
+    @abstractmethod
+    def show(self, answer: Answer) -> None:
+        """Show an answer to one of its questions."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="title")
+        yield Static(id="trust")
+        yield Static(id="selection")
+        yield from self.body()
+        yield Static(id="status")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        self.bench.screens_by_key[self.KEY] = self
+        self.tell()
+
+    def on_screen_resume(self) -> None:
+        self.tell()
+        self.follow()
+
+    def on_resize(self, _: events.Resize) -> None:
+        self.call_after_refresh(self.tell)
+
+    @property
+    def window(self) -> Window:
+        """The selected interval, as questions are asked through it."""
+        return self.bench.selection.interval or WHOLE
+
+    def follow(self, *, again: bool = False) -> None:
+        """Ask anew if the selection or the trace has changed since."""
+        if self.bench.info is None:
+            if self.bench.source.trace is None and self.KEY != "now":
+                self.say(NO_TRACE, error=True)
+            return
+        if again or self._followed != self.bench.version:
+            self._followed = self.bench.version
+            self.ask_all()
+
+    def ask(self, question: Question) -> None:
+        """Ask the trace; the answer comes to `show`."""
+        self._asked[question.key] = question
+        self.bench.database.ask(question)
+
+    def take(self, answer: Answer) -> None:
+        """An answer has come."""
+        self._notes[answer.question.key] = answer.notes
+        self.say("")
+        self.show(answer)
+
+    def fail(self, failure: Failure) -> None:
+        """There is no answer."""
+        self.say(failure.error, error=True)
+
+    def say(self, told: str, *, error: bool = False) -> None:
+        """One line at the bottom."""
+        line = Text(text(told), trust.BAD if error else "", no_wrap=True, overflow="ellipsis")
+        self.query_one("#status", Static).update(line)
+
+    def tell(self) -> None:
+        """The three lines above."""
+        if not self.is_mounted:
+            return
+        bench = self.bench
+        title = Text(no_wrap=True, overflow="ellipsis")
+        for i, name in enumerate(SCREENS, 1):
+            title.append(f" {i} {title_of(name)} ", "reverse bold" if name == self.KEY else "")
+        title.append(f"  {text(bench.source.title)}", "bold")
+        self.query_one("#title", Static).update(title)
+        if bench.info is not None:
+            self.query_one("#trust", Static).update(trust.line(bench.trust, bench.info))
+        chosen = Text("looking at ", "dim", no_wrap=True, overflow="ellipsis")
+        chosen.append(text(bench.selection.describe()), "" if bench.selection.is_all else "bold #7fd8ff")
+        if not bench.selection.is_all:
+            chosen.append("   c: everything again", "dim")
+        self.query_one("#selection", Static).update(chosen)
+
+    def action_keys(self) -> None:
+        """Show the keys."""
+        groups = [(title_of(self.KEY), [*self.BINDINGS, *self.HELP]), ("everywhere", self.bench.BINDINGS)]
+        self.app.push_screen(Keys(title_of(self.KEY), cast(Any, groups)))
+
+    def action_behind(self) -> None:
+        """Show the SQL behind this screen."""
+        asked = [(q, self._notes.get(key, ())) for key, q in self._asked.items()]
+        self.app.push_screen(Behind(title_of(self.KEY), asked), self._to_sql)
+
+    def _to_sql(self, sql: str | None) -> None:
+        if sql is not None:
+            self.bench.open_sql(sql)
