@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 _COUNT = ("low", "high")
@@ -13,11 +14,17 @@ _QUANTILE = ("low", "high", "low_open", "high_open", "observed", "refused")
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """The table with every column of bounds as text: `4,260 … 5,663`, `≥ 2,461`, `refused: 12 observed are too few`."""
+    """The table with every column of bounds as text: `4,260 … 5,663`, `≥ 2,461`, `refused: 12 observed are too few`.
+
+    A column `bounds` beside one called `value` is a value of another kind, and goes there.
+    """
     for i, field in enumerate(table.schema):
         if kinds.is_struct(field.type) and _names(field.type) in (_COUNT, _QUANTILE):
             texts = [bounds_text(value) for value in table.column(i).to_pylist()]
             table = table.set_column(i, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
+    if {"value", "bounds"} <= set(table.column_names):
+        both = pc.coalesce(table["value"], table["bounds"])
+        table = table.set_column(table.column_names.index("value"), "value", both).drop_columns(["bounds"])
     return table
 
 

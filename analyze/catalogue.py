@@ -118,9 +118,7 @@ def parse_view(name: str, text: str) -> View:
 
     Raises ValueError, naming the line, for a header that does not keep to the form above.
     """
-    said, sql = parse_header(
-        name, text, ("table", "meaning", "reads", "calls", "coverage", "portable", "column")
-    )
+    said, sql = parse_header(name, text, ("table", "meaning", "reads", "calls", "coverage", "portable", "column"))
     table = DECLARED[said["table"][0]] if "table" in said else None
     declared = tuple(
         ViewColumn(c.name, DUCKDB_TYPES[c.type], c.unit, c.meaning, c.nullable, added=False) for c in table or ()

@@ -78,7 +78,13 @@ class Coverage:
                     yield self._line(view, self._rows(program))
             case "pairs":
                 for program in self._trace.manifest["programs"] or [None]:
-                    yield self._line(view, [*self._rows(program), *(self._unpaired(read) for read in view.reads if read in ("tasks", "waits"))])
+                    yield self._line(
+                        view,
+                        [
+                            *self._rows(program),
+                            *(self._unpaired(read) for read in view.reads if read in ("tasks", "waits")),
+                        ],
+                    )
             case "intervals":
                 yield self._line(view, [self._open(view.name)])
             case "workers":

@@ -66,7 +66,9 @@ def store_missing(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnecti
     inputs.store(aside, "loss")
     flow = aside.sql(_FLOW_SQL, params=[recorder]).to_arrow_table()
     kinds = aside.execute("SELECT kind, count, t_begin, t_end FROM stored_loss").fetchall()
-    gone = [(count if after_the_ring(kind) else 0, begin, end, not _uncounted(kind)) for kind, count, begin, end in kinds]
+    gone = [
+        (count if after_the_ring(kind) else 0, begin, end, not _uncounted(kind)) for kind, count, begin, end in kinds
+    ]
     gone = [row for row in gone if row[0] or not row[3]]
     written = sum(flow["written"].to_pylist())
     missing = written - sum(row[0] for row in gone) - event_rows(inputs)

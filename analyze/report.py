@@ -80,4 +80,13 @@ def ask(session: Session, name: str, *, timeout: float | None = None) -> Answer:
     declared = [c.name for c in report.columns]
     if rows.column_names != declared:
         raise Refused(f"cannot report {name}", "the trace's columns are not those it declares", "run megascope check")
-    return Answer(report, rows, session.coverage_lines(views), session.looked_at())
+    return Answer(report, rows, _together(session.coverage_lines(views)), session.looked_at())
+
+
+def _together(lines: list[str]) -> list[str]:
+    """Views of which the same is to be said on one line."""
+    said: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, rest = line.partition(": ")
+        said.setdefault(rest, []).append(name)
+    return [f"{', '.join(names)}: {rest}" for rest, names in said.items()]

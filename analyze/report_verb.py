@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .report import Answer
     from .session import Session
 
-TEXT_ROWS = 40
-"""Rows of a report as text, unless --limit says otherwise; json and parquet are whole."""
+FORMATS = ("text", "json", "parquet")
 
 
 class Report:
@@ -36,10 +35,10 @@ class Report:
         parser.add_argument("trace", type=Path, metavar="TRACE", help="a NAME.mscope directory, also while it grows")
         parser.add_argument("--from", dest="begin", metavar="TIME", help="look at what lasts beyond this time")
         parser.add_argument("--to", dest="end", metavar="TIME", help="look at what begins before this time")
-        parser.add_argument("-f", "--format", choices=("text", "json", "parquet"), help="default: by -o's ending, else text")
+        parser.add_argument("-f", "--format", choices=FORMATS, help="default: by -o's ending, else text")
         parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the report to FILE")
         parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
-        parser.add_argument("--limit", type=_rows, metavar="ROWS", help=f"at most so many rows; text: {TEXT_ROWS}")
+        parser.add_argument("--limit", type=_rows, metavar="ROWS", help="at most so many rows; text: 40")
         parser.add_argument("--sql", action="store_true", help="print the query instead of running it")
         parser.add_argument("--threads", type=int, metavar="N", help="default: one per core")
         parser.add_argument("--memory", metavar="SIZE", help="memory before spilling to disk; default: half of it all")
@@ -91,46 +90,14 @@ def _look(session: Session, begin: str | None, end: str | None) -> None:
 
 
 def _rendered(answer: Answer, form: str, limit: int | None) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from .report_text import report_json, report_parquet, report_text
 
-    from .bounds import readable
-    from .grid import grid
-    from .text import encoded
-
-    report = answer.report
-    rows = answer.rows if limit is None else answer.rows.slice(0, limit)
-    if form == "text":
-        shown = answer.rows.slice(0, TEXT_ROWS if limit is None else limit)
-        laid = grid(readable(shown), shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
-        lines = [f"{report.name}: {report.meaning}", *_window_line(answer), *answer.lines, "", *laid.lines]
-        if shown.num_rows < answer.rows.num_rows:
-            lines.append(f">{shown.num_rows:,} of {answer.rows.num_rows:,} rows: --limit gives more")
-        if laid.left_out:
-            lines.append(f"no room for {', '.join(laid.left_out)}")
-        return "".join(f"{line}\n" for line in lines).encode()
-    about = {
-        "report": report.name, "meaning": report.meaning, "window": answer.window, "stands_for": answer.lines,
-        "columns": {c.name: {"unit": c.unit, "meaning": c.meaning} for c in report.columns},
-    }  # fmt: skip
+    if form == "parquet":
+        return report_parquet(answer, limit=limit)
     if form == "json":
-        keys = encoded(pa.array(rows.column_names, pa.string()))
-        columns = [encoded(column.combine_chunks()) for column in rows.combine_chunks().columns]
-        texts = ["{" + ", ".join(f"{k}: {v}" for k, v in zip(keys, row, strict=True)) + "}" for row in zip(*columns, strict=True)]
-        body = ",\n".join(f"  {text}" for text in texts)
-        head = json.dumps(about, ensure_ascii=False, indent=1).removesuffix("\n}")
-        return f'{head},\n "rows": [\n{body}\n]}}\n'.encode()
-    sink = pa.BufferOutputStream()
-    told = rows.replace_schema_metadata({"megascope.report": json.dumps(about, ensure_ascii=False)})
-    pq.write_table(told, sink, compression="zstd")
-    return sink.getvalue().to_pybytes()
-
-
-def _window_line(answer: Answer) -> list[str]:
-    if answer.window is None:
-        return ["window: the trace has no events"]
-    begin, end = answer.window
-    return [f"window: {(end - begin) / 1e6:,.3f} ms of device time, from {begin} to {end} ns"]
+        return report_json(answer, limit=limit).encode()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return report_text(answer, limit=limit, width=width).encode()
 
 
 def _form_of(path: Path | None) -> str:

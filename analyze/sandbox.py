@@ -187,9 +187,7 @@ def _cte_names(node: dict[str, Any]) -> set[str]:
 class _Walk:
     """One pass over the parser's tree: names what it reads, or raises Refused."""
 
-    def __init__(
-        self, sql: str, views: Collection[str], macros: Collection[str], files: bool, shift: int
-    ) -> None:
+    def __init__(self, sql: str, views: Collection[str], macros: Collection[str], files: bool, shift: int) -> None:
         self._sql, self._views, self._macros, self._files, self._shift = sql, views, macros, files, shift
         self._touched: dict[str, int] = {}
         """View → how often it stands there."""

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -119,12 +120,18 @@ class Session:
         """
         deadline = None if timeout is None else monotonic() + timeout
         statement = self._admit(sql)
-        self._narrow(statement)
-        for name in statement.macros:
-            self._make_macro(name)
-        for name in statement.views:
-            self._make(name)
+        self._prepare(statement)
         return Result(self._con, lambda work: self._wait(work, timeout, deadline), sql, statement)
+
+    def relation(self, sql: str) -> duckdb.DuckDBPyRelation:
+        """A query as a relation of DuckDB, not run yet. It ends with the session, and reading it ends any result.
+
+        Raises like `run`.
+        """
+        statement = self._admit(sql)
+        # Whoever holds it may ask for more than this text shows.
+        self._prepare(replace(statement, window=WHOLE))
+        return self._con.sql(statement.text)
 
     def window(self, begin: int | None = None, end: int | None = None) -> None:
         """Look through [begin, end) of device time (ns; None: from the first, to the last) until told otherwise.
@@ -170,6 +177,13 @@ class Session:
 
     def _admit(self, sql: str) -> Statement:
         return admit(self._aside, sql, self._names, macros=macros(), files=self._allow_files)
+
+    def _prepare(self, statement: Statement) -> None:
+        self._narrow(statement)
+        for name in statement.macros:
+            self._make_macro(name)
+        for name in statement.views:
+            self._make(name)
 
     def _narrow(self, statement: Statement) -> None:
         """Read only the parts of events that this query can see; all of the window's where several views read them."""

@@ -12,7 +12,16 @@ import numpy as np
 
 from ..store.errors import Refused, Usage
 
-_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_UNITS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "min": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 _SINCE = re.compile(r"\+(?P<number>\d+(?:\.\d+)?)(?P<unit>[a-zµ]+)")
 _NS = re.compile(r"-?\d{1,19}")
 _ISO = re.compile(r"(?P<second>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{1,9}))?Z?")

@@ -42,6 +42,9 @@ class Progress:
     backlog_rows: int
     sealing_lag_rows: int
     stopped: str | None
+    """why raw rows are being dropped: disk_budget, disk_full or None"""
+    dropped: int
+    """rows dropped for that reason, known when the recording has ended; they are among `lost`"""
 
 
 class Session:
@@ -59,6 +62,7 @@ class Session:
         self._last = (self._began, 0)
         self._stalled = False
         self._t_seen = 0
+        self._dropped = 0
 
     def run(
         self,
@@ -108,23 +112,25 @@ class Session:
             self.writer.finish("refused", detail=e.why, t=self._t_seen)
             raise
         self.writer.finish(reason, t=self._t_seen)
+        self._dropped = self.rings.taken - self.writer.rows["events"]
         return reason
 
     def progress(self) -> Progress:
         now, rows = time.monotonic(), self.rings.taken
         then, before = self._last
         self._last = (now, rows)
-        eligible = self.accounts.eligible
+        eligible, lost = self.accounts.eligible, self.lost + self._dropped
         return Progress(
             now - self._began,
             rows,
             (rows - before) / max(now - then, 1e-9),
             self.writer.bytes_written,
-            self.lost,
-            self.lost / eligible if eligible else 0.0,
+            lost,
+            lost / eligible if eligible else 0.0,
             self.rings.backlog,
             self.writer.sealing_lag_rows,
             self.writer.raw_stopped,
+            self._dropped,
         )
 
     def release(self) -> None:

@@ -95,8 +95,9 @@ class Capture:
             f"{said.get(reason, reason)} after {last.seconds:.1f} s",
             file=sys.stderr,
         )
-        if last.stopped:
-            print(f"raw rows were stopped by the {last.stopped.replace('_', ' ')}; see the loss table", file=sys.stderr)
+        if last.dropped:
+            why = (last.stopped or "disk_budget").replace("_", " ")
+            _note(f"{last.dropped:,} raw rows were dropped for the {why}; summaries went on; see the loss table")
         print(f'ask it: megascope sql {out} "SELECT hook, count(*) FROM events GROUP BY hook"', file=sys.stderr)
         if reason in ("died", "failed", "truncated"):
             return Exit.INCOMPLETE

@@ -223,10 +223,13 @@ def of_tasks(selection: Selection) -> list[str]:
     return told
 
 
-def timeline(view: Viewport, workers: Iterable[int]) -> str:
-    """What these workers did in each cell of the view: from tiles, or from tasks and waits where tiles are too coarse."""
+def timeline(view: Viewport, workers: Iterable[int], *, tasks: bool = False) -> str:
+    """What these workers did in each cell of the view: from tiles, or from tasks and waits.
+
+    Tiles are too coarse for the closest views; `tasks`: they are not to be used at all.
+    """
     workers = list(workers)
-    if view.level is None:
+    if view.level is None or tasks:
         return fill(
             PIECES,
             workers=workers,

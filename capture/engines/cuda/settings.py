@@ -67,7 +67,7 @@ class Settings:
     def params(self) -> dict[str, Any]:
         """What was asked, for the trace's manifest; without the faults, which a diagnosis must not read."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "load", "faults")}
-        return own | {"model": dict(vars(self.model)), "load": dict(vars(self.load))}
+        return {k: getattr(self.model, k) for k in _MODEL_KEYS} | {k: getattr(self.load, k) for k in _LOAD_KEYS} | own
 
     @classmethod
     def parse(cls, spec: str) -> Settings:
