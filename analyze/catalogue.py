@@ -44,8 +44,10 @@ DESCRIBED = (tables.PROGRAMS, tables.HOOKS_TABLE, loss.LOSS_KINDS_TABLE)
 
 DECLARED = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED, *tables.SIDE_TABLES, *DESCRIBED)}
 
-ORDER = ("trace", "events", "tasks", "waits", "requests", "request_tasks", "steps", "workers", "queues", "comm")
-ORDER += ("bubbles", "tiles", "coverage", "loss", "now", "intervals")
+ORDER: tuple[str, ...] = (
+    *("trace", "events", "tasks", "waits", "requests", "request_tasks", "steps", "workers", "queues", "comm"),
+    *("bubbles", "coverage", "loss", "now", "intervals"),
+)
 """The views that people meet first; the others follow as they are declared."""
 
 COVERAGE_KINDS = ("rows", "pairs", "intervals", "loss", "workers", "host_ring", "none")

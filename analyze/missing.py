@@ -18,14 +18,14 @@ BEFORE_TRACE = ("queue_full", "ring_full")
 """Kinds of loss that coverage counts itself, by hook."""
 
 _FLOW = pa.schema(
-    [
-        pa.field("hook", pa.int16()),
-        pa.field("t_begin", pa.int64()),
-        pa.field("t_end", pa.int64()),
-        pa.field("eligible", pa.int64()),
-        pa.field("written", pa.int64()),
-        pa.field("closed", pa.bool_()),
-    ]
+    {
+        "hook": pa.int16(),
+        "t_begin": pa.int64(),
+        "t_end": pa.int64(),
+        "eligible": pa.int64(),
+        "written": pa.int64(),
+        "closed": pa.bool_(),
+    }
 )
 _FLOW_SQL = """
     SELECT hook, t_begin, t_end, sum(eligible)::BIGINT AS eligible, sum(written)::BIGINT AS written,

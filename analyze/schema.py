@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from ..store.errors import Usage
 from .catalogue import View, views
+from .macro import macros
+from .report import reports
 
 SCHEMA = pa.schema(
     [
@@ -19,7 +21,7 @@ SCHEMA = pa.schema(
         pa.field("meaning", pa.string()),
     ]
 )
-_BEGIN, _END = "<!-- views: rendered by megascope schema --format markdown -->\n", "<!-- end of views -->\n"
+_PORTABLE = " Portable: its SQL runs as it stands on DuckDB, Spark and DataFusion, over tables of these columns."
 
 
 def chosen(names: Sequence[str]) -> list[View]:
@@ -52,6 +54,25 @@ def schema_text(names: Sequence[str] = ()) -> str:
         type_width = max(len(_typed(c.type, c.unit)) for c in view.columns)
         lines = [f"  {c.name:<{name_width}}  {_typed(c.type, c.unit):<{type_width}}  {c.meaning}" for c in view.columns]
         blocks.append(f"{view.name}: {view.meaning}\n" + "".join(f"{line}\n" for line in lines))
+    if not names:
+        blocks.append("Functions, besides DuckDB's own:\n")
+        blocks += [f"{m.call}: {m.returns}\n  {m.meaning}\n" for m in macros().values()]
+    return "\n".join(blocks)
+
+
+def macros_markdown() -> str:
+    """For docs/sql.md: a heading per macro."""
+    return "\n".join(f"### {m.call}\n\n{_cell(m.meaning)} Gives {m.returns}.\n" for m in macros().values())
+
+
+def reports_markdown() -> str:
+    """For docs/sql.md: a heading and a table per report."""
+    blocks = []
+    for report in reports().values():
+        lines = [f"### report {report.name}\n", "", f"{report.meaning}{_PORTABLE if report.portable else ''}\n", ""]
+        lines += ["| column | type | meaning |\n", "|---|---|---|\n"]
+        lines += [f"| `{c.name}` | {_typed(c.type, c.unit)} | {_cell(c.meaning)} |\n" for c in report.columns]
+        blocks.append("".join(line or "\n" for line in lines))
     return "\n".join(blocks)
 
 
@@ -67,16 +88,19 @@ def schema_markdown(names: Sequence[str] = ()) -> str:
     return "\n".join(blocks)
 
 
-def with_views(document: str) -> str:
-    """The document with what stands between its two markers replaced by the current reference.
+def with_reference(document: str) -> str:
+    """The document with what stands between its pairs of markers replaced by the current reference.
 
     Raises ValueError without markers.
     """
-    before, begin, rest = document.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError("the document has no markers for the views")
-    return f"{before}{_BEGIN}\n{schema_markdown()}\n{_END}{after}"
+    for what, render in (("views", schema_markdown), ("functions", macros_markdown), ("reports", reports_markdown)):
+        begin, end = f"<!-- {what}: rendered -->\n", f"<!-- end of {what} -->\n"
+        before, found, rest = document.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ValueError(f"the document has no markers for the {what}")
+        document = f"{before}{begin}\n{render()}\n{end}{after}"
+    return document
 
 
 def _typed(type_: str, unit: str) -> str:

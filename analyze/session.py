@@ -16,7 +16,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -61,6 +60,7 @@ class Session:
         self._made_macros: set[str] = set()
         self._stored: dict[str, Window] = {}
         self._window = self._event_parts = WHOLE
+        self._lent = False
         self._scratch = Path(tempfile.mkdtemp(prefix="megascope-"))
         try:
             self._con = self._connect(threads, memory_limit)
@@ -129,8 +129,9 @@ class Session:
         Raises like `run`.
         """
         statement = self._admit(sql)
-        # Whoever holds it may ask for more than this text shows.
-        self._prepare(replace(statement, window=WHOLE))
+        # A relation is planned anew whenever it is read: what it reads must not depend on what was asked meanwhile.
+        self._lent = True
+        self._prepare(statement)
         return self._con.sql(statement.text)
 
     def window(self, begin: int | None = None, end: int | None = None) -> None:
@@ -190,7 +191,8 @@ class Session:
         readers = [name for name in statement.views if "events" in views()[name].reads]
         if not readers:
             return
-        parts = statement.window.within(self._window) if readers == ["events"] else self._window
+        alone = readers == ["events"] and not self._lent
+        parts = statement.window.within(self._window) if alone else self._window
         if "events" not in self._stored or not self._inputs.same_parts("events", parts, self._event_parts):
             # Rows are left to the query's own WHERE.
             self._store("events", self._window, parts)

@@ -8,7 +8,6 @@ with megascope.open("run.mscope") as run:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -69,7 +68,7 @@ class Recording:
             self._session = None
 
     def window(self, begin: int | str | None = None, end: int | str | None = None) -> None:
-        """Look through [begin, end) until told otherwise: ns of device time, or text as `megascope report --from` takes.
+        """Look through [begin, end) until told otherwise: device time in ns, or text as for `megascope report --from`.
 
         Raises Usage for what is no time, and Refused for one that this trace cannot tell.
         """
@@ -139,7 +138,8 @@ class Query:
         return f"<Query {self.text!r}>"
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self.arrow().__arrow_c_stream__(requested_schema)
+        table: Any = self.arrow()
+        return table.__arrow_c_stream__(requested_schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -188,11 +188,10 @@ class Query:
             names = "*" if columns is None else ", ".join('"' + c.replace('"', '""') + '"' for c in columns) or "1"
             # Rows are counted before they are filtered, so that polars filters only what it may have.
             limit = "" if rows is None else f" LIMIT {rows}"
-            with closing(Query(self._recording, f"SELECT {names} FROM ({self._inner}){limit}").batches()) as batches:
-                for batch in batches:
-                    frame = pl.from_arrow(pa.Table.from_batches([batch]))
-                    assert isinstance(frame, pl.DataFrame)
-                    yield frame if predicate is None else frame.filter(predicate)
+            for batch in Query(self._recording, f"SELECT {names} FROM ({self._inner}){limit}").batches():
+                frame = pl.from_arrow(pa.Table.from_batches([batch]))
+                assert isinstance(frame, pl.DataFrame)
+                yield frame if predicate is None else frame.filter(predicate)
 
         return register_io_source(source, schema=empty.schema)
 
@@ -239,7 +238,7 @@ class Report:
         return frame
 
 
-def open(  # noqa: A001
+def open(
     path: str | Path, *, threads: int | None = None, memory_limit: str | None = None, allow_files: bool = False
 ) -> Recording:
     """Open the trace directory at `path`; see `megascope.open`."""

@@ -265,6 +265,8 @@ class TraceWriter:
                 self._sealed_events += sum(f.rows for f in files)
 
     def _finish(self, end: dict[str, Any]) -> None:
+        # The last raw rows may be dropped too: only then is the stretch of dropped rows complete.
+        self._write(EVENTS.name)
         for stretch in self._gate.close(last=True):
             self._lose_stretch(stretch)
         for stream in _manifest.SPOOLED:

@@ -2,7 +2,7 @@
 // launch. Threads 0 to 127 compute (thread 0 is the compute worker), the next warp schedules, the last one monitors.
 #include "monitor.cuh"
 #include "operators.cuh"
-#include "schedule.cuh"
+#include "scheduler.cuh"
 
 namespace ms {
 

@@ -9,6 +9,7 @@
 #pragma once
 #include "hooks.cuh"
 #include "rows.cuh"
+#include "summaries.cuh"
 
 #if MS_HOOKS == MS_HOOKS_QUEUE
 
@@ -51,9 +52,10 @@ struct Monitor {
   MonitorShared& shared;
   HookShared& hooks;
   RowWriter rows;
+  SummaryWriter summaries;
   Watched here, other;  // the two workers, in turn, so that the code for one stands once
   u64* cursor;
-  u64 now, deadline, last_beat, last_control, last_publish, summary_head, summary_freed, pinged;
+  u64 now, deadline, last_beat, last_control, last_publish, pinged;
   u32 sm, control, asked, latched;
   bool switching;  // the workers fire by the mask asked for; the cut that separates it from the old one is to come
 
@@ -61,12 +63,13 @@ struct Monitor {
     now = last_publish = warp_time();
     deadline = __shfl_sync(FULL_WARP, until, 0);
     rows.open(s.stage);
+    summaries.open();
     here.queue.open(h.compute);
     here.open(compute_worker(), 0, now);
     other.queue.open(h.scheduler);
     other.open(scheduler_worker(), 1, now);
     cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
-    last_beat = last_control = summary_head = summary_freed = pinged = 0;
+    last_beat = last_control = pinged = 0;
     sm = multiprocessor();
     control = asked = hooks.mask;  // as launched; it belongs to no commit byte yet
     latched = 0;
@@ -220,7 +223,7 @@ struct Monitor {
     u32 hook_lost = __shfl_sync(FULL_WARP, lost, lane) - shared.booked[w.index][lane];
     u32 observed = shared.observed[w.index][lane], refused = shared.refused[w.index][lane];
     u32 fired = __ballot_sync(FULL_WARP, lane_id() < HOOKS && observed + hook_lost != 0);
-    if (!room(1 + __popc(fired))) {
+    if (!summaries.room(1 + __popc(fired))) {
       w.due = now + BEAT_NS;
       return;
     }
@@ -241,7 +244,7 @@ struct Monitor {
       r[MS_SUMMARY_DEQUEUED] = w.dequeued - w.cut_dequeued;
       r[MS_SUMMARY_INTERVAL_LOST] = w.queue.next - w.cut_seq - (w.dequeued - w.cut_dequeued);
     }
-    tell();
+    summaries.write(shared.record);
     for (u32 hooks_left = fired; hooks_left; hooks_left &= hooks_left - 1) {
       u32 hook = __ffs(hooks_left) - 1;
       u32 seen = __shfl_sync(FULL_WARP, observed, hook), gone = __shfl_sync(FULL_WARP, hook_lost, hook);
@@ -258,38 +261,15 @@ struct Monitor {
         r[MS_SUMMARY_WRITTEN] = seen - out;
         r[MS_SUMMARY_RING_LOST] = out;
       }
-      tell();
+      summaries.write(shared.record);
     }
-    if (lane_id() == 0) store_host(cursor + MS_CURSOR_SUMMARY_HEAD, summary_head);
+    summaries.publish();
     if (lane_id() < HOOKS) {
       shared.booked[w.index][lane] = lost;
       shared.observed[w.index][lane] = shared.refused[w.index][lane] = 0;
     }
     __syncwarp();
     w.cut_seq = w.queue.next, w.cut_dequeued = w.dequeued, w.cut_t = now, w.due = (last + 1) * engine.epoch_ns;
-  }
-
-  /// shared.record goes out as the next summary record; its stamp last, after a fence.
-  MS_DEVICE void tell() {
-    __syncwarp();
-    u64* out = engine.summaries +
-               (static_cast<u64>(blockIdx.x) * engine.summary_rows + summary_head % engine.summary_rows) * MS_SUMMARY_WORDS;
-    if (lane_id() > MS_SUMMARY_STAMP && lane_id() < MS_SUMMARY_WORDS) store_host(out + lane_id(), shared.record[lane_id()]);
-    summary_head++;
-    fence_system();
-    __syncwarp();
-    if (lane_id() == 0) store_host(out + MS_SUMMARY_STAMP, summary_head);
-    fence_system();
-    __syncwarp();
-  }
-
-  MS_DEVICE bool room(u32 records) {
-    if (summary_head + records - summary_freed * MS_SUMMARY_CHUNK <= engine.summary_rows) return true;
-    const u8* tail = engine.control + MS_CONTROL_TAILS + engine.monitors + blockIdx.x;
-    u8 ahead = load_host(tail) - static_cast<u8>(summary_freed);
-    ahead = __shfl_sync(FULL_WARP, static_cast<u32>(ahead), 0);
-    if ((summary_freed + ahead) * MS_SUMMARY_CHUNK <= summary_head) summary_freed += ahead;
-    return summary_head + records - summary_freed * MS_SUMMARY_CHUNK <= engine.summary_rows;
   }
 
   /// A new mask: tell the workers, wait until both fire by it, cut there, acknowledge.

@@ -7,72 +7,9 @@
 //
 // A slot without a request is left alone: its rows keep finite values that nobody reads.
 #pragma once
-#include "engine.cuh"
+#include "attention.cuh"
 
 namespace ms {
-
-/// Operators, numbered as capture/engines/graph.py numbers them.
-enum Op : u32 {
-  EMBED = 1, NORM1 = 2, QKV = 3, ATTN = 4, OPROJ = 5, NORM2 = 6, GATE_UP = 7, DOWN = 8,
-  FINAL_NORM = 13, LM_HEAD = 14, SAMPLE = 15
-};
-
-constexpr u32 ROWS = 8;  // slots that a matrix task takes through its weights at once
-constexpr u32 DEPTH = 8;  // 16-byte loads of each column that a lane has under way
-constexpr float NORM_EPSILON = 1e-5f;
-constexpr u32 REDUCE_WORDS = 16;
-
-/// What the operators use of shared memory: its beginning, engine.operator_bytes in all; the buffer takes the rest.
-struct OperatorShared {
-  float reduce[REDUCE_WORDS];
-  u32 index[REDUCE_WORDS];
-  alignas(16) float buffer[4];
-};
-
-/// By value: a called function's arguments then stay in registers.
-struct Operands {
-  u32 slot, at;  // at: of the slot's entry in the plan
-  u32 n0, n1, layer;
-};
-
-/// Operators are functions of their own in the machine code too: the same in every build of the hooks, and found by name.
-#define MS_OPERATOR static __device__ __noinline__
-
-extern __shared__ __align__(16) unsigned char block_memory[];
-
-MS_DEVICE OperatorShared& operator_shared() { return *reinterpret_cast<OperatorShared*>(block_memory); }
-
-MS_DEVICE void together() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
-
-MS_DEVICE float4 load4(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
-MS_DEVICE float4 weight4(const float* p) { return __ldg(reinterpret_cast<const float4*>(p)); }
-/// A weight that is used once. Volatile, so that the compiler leaves a piece's loads together and ahead of their use.
-MS_DEVICE float4 stream4(const float* p) {
-  float4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(p));
-  return v;
-}
-MS_DEVICE void store4(float* p, float4 v) { *reinterpret_cast<float4*>(p) = v; }
-MS_DEVICE float dot(float4 a, float4 b, float c) {
-  return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, c))));
-}
-
-/// Sum (or maximum) over the 128 threads, the same in each.
-template <bool MAXIMUM>
-MS_DEVICE float reduce(float v) {
-  for (u32 s = 16; s; s >>= 1) {
-    float o = __shfl_xor_sync(FULL_WARP, v, s);
-    v = MAXIMUM ? fmaxf(v, o) : v + o;
-  }
-  OperatorShared& shared = operator_shared();
-  together();  // the words may still be in use
-  if (lane_id() == 0) shared.reduce[threadIdx.x >> 5] = v;
-  together();
-  float a = shared.reduce[0], b = shared.reduce[1], c = shared.reduce[2], d = shared.reduce[3];
-  return MAXIMUM ? fmaxf(fmaxf(a, b), fmaxf(c, d)) : (a + b) + (c + d);
-}
 
 MS_OPERATOR void embed(Operands o) {
   u32 forced = __ldg(engine.forced_token + o.at), row = __ldg(engine.cache_row + o.at);
@@ -176,74 +113,6 @@ MS_OPERATOR void matrix(Operands o, const float* in, u32 k, const float* w, cons
         if (keep) keep[at + 1] = b;
       }
     }
-  }
-}
-
-/// One head of one slot: rotate, append this position to the cache, attend over all positions up to it. The first head
-/// of a group appends; this step's key and value are taken from the projection, so heads need no order among them.
-MS_OPERATOR void attend(Operands o) {
-  const u32 hd = engine.head_dim, half = hd / 2, tid = threadIdx.x, head = o.n0;
-  const u32 group = engine.heads / engine.kv_heads, kv = head / group;
-  const u32 position = __ldg(engine.position + o.at), row = __ldg(engine.cache_row + o.at);
-  float *q = operator_shared().buffer, *key = q + hd, *value = key + hd, *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
-  const u64 width = (engine.heads + 2 * engine.kv_heads) * hd;
-  const float* projected = engine.qkv + o.slot * width;
-  const float* new_key = projected + (engine.heads + kv) * hd;
-  const float* new_value = projected + (engine.heads + engine.kv_heads + kv) * hd;
-  const u64 cache = ((static_cast<u64>(o.layer) * engine.cache_rows + row) * engine.kv_heads + kv) * engine.context * hd;
-  float *keys = engine.keys + cache, *values = engine.values + cache;
-  if (tid < half) {
-    float cosine = __ldg(engine.rotary + (position * half + tid) * 2), sine = __ldg(engine.rotary + (position * half + tid) * 2 + 1);
-    float a = __ldcg(projected + head * hd + tid), b = __ldcg(projected + head * hd + half + tid);
-    q[tid] = a * cosine - b * sine, q[tid + half] = b * cosine + a * sine;
-    a = __ldcg(new_key + tid), b = __ldcg(new_key + half + tid);
-    key[tid] = a * cosine - b * sine, key[tid + half] = b * cosine + a * sine;
-  }
-  if (tid < hd) value[tid] = __ldcg(new_value + tid);
-  together();
-  if (head % group == 0 && tid < hd) {
-    keys[static_cast<u64>(position) * hd + tid] = key[tid];
-    values[static_cast<u64>(position) * hd + tid] = value[tid];
-  }
-  const float scale = rsqrtf(static_cast<float>(hd));
-  float most = -INFINITY;
-  for (u32 base = 0; base <= position; base += 32) {  // four threads a position
-    u32 p = base + tid / 4, part = (tid & 3) * 4;
-    float s = 0;
-    if (p <= position)
-      for (u32 i = part; i < hd; i += 16) {
-        float4 k4 = p == position ? *reinterpret_cast<float4*>(key + i) : load4(keys + static_cast<u64>(p) * hd + i);
-        s = dot(*reinterpret_cast<float4*>(q + i), k4, s);
-      }
-    s += __shfl_xor_sync(FULL_WARP, s, 1);
-    s += __shfl_xor_sync(FULL_WARP, s, 2);
-    s *= scale;
-    if (p <= position) {
-      if (part == 0) scores[p] = s;
-      most = fmaxf(most, s);
-    }
-  }
-  most = reduce<true>(most);
-  float total = 0;
-  for (u32 p = tid; p <= position; p += COMPUTE_THREADS) {
-    float e = expf(scores[p] - most);
-    scores[p] = e;
-    total += e;
-  }
-  total = reduce<false>(total);
-  const u32 lanes = hd / 4, groups = COMPUTE_THREADS / lanes, g = tid / lanes, i = tid % lanes * 4;
-  float4 sum = make_float4(0, 0, 0, 0);
-  for (u32 p = g; p <= position; p += groups) {
-    float4 v = p == position ? *reinterpret_cast<float4*>(value + i) : load4(values + static_cast<u64>(p) * hd + i);
-    float e = scores[p];
-    sum = make_float4(fmaf(e, v.x, sum.x), fmaf(e, v.y, sum.y), fmaf(e, v.z, sum.z), fmaf(e, v.w, sum.w));
-  }
-  store4(mix + tid * 4, sum);
-  together();
-  if (tid < hd) {
-    float out = 0;
-    for (u32 j = 0; j < groups; j++) out += mix[j * hd + tid];
-    engine.heads_out[(static_cast<u64>(o.slot) * engine.heads + head) * hd + tid] = out / total;
   }
 }
 

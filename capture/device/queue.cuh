@@ -17,7 +17,6 @@
 namespace ms {
 
 constexpr u32 HOOKS = 16;
-constexpr u32 NO_TASK = 0xffffffffu;
 
 /// Words shared by a producer and its consumer, beside the slots. One writer each.
 struct QueueWords {
@@ -25,7 +24,6 @@ struct QueueWords {
   u32 tail;         // by the consumer: records taken
   u32 seen_mask;    // by the producer: the mask that it fires by
   u32 left;         // by the producer: 1 after its last event
-  u32 pad;
 };
 
 template <u32 SLOTS>

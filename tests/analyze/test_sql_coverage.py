@@ -132,11 +132,12 @@ def test_unsealed_and_damaged_are_said_on_every_line(tmp_path: Path) -> None:
     writer.lose("engine_died", 2)
     writer.flush()
     writer.close()
-    told = lines_of(writer.path, "events", "now", "requests", "intervals", "workers")
-    assert len(told) == 4
+    told = lines_of(writer.path, "events", "now", "requests", "intervals", "task_classes")
+    assert len(told) == 5
     assert all(line.endswith(" · damaged: engine_died 2 intervals · trace unsealed") for line in told)
     assert told[2].startswith("requests: as the engine told; 0 bytes of it were overwritten unread")
-    assert told[3].startswith("intervals: 1 rows, all closed")
+    assert told[3].startswith("requests: selection all · coverage ")
+    assert told[4].startswith("intervals: 1 rows, all closed")
 
 
 def test_recording_is_said(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_recording_is_said(tmp_path: Path) -> None:
 
 def test_static_views_need_no_line(session: Session) -> None:
     """What the compiler gave is whole by itself."""
-    names = ["task_classes", "dependencies", "workers", "hooks", "loss_kinds", "programs"]
+    names = ["task_classes", "dependencies", "hooks", "loss_kinds", "programs"]
     assert session.coverage_lines(names) == []
 
 

@@ -46,7 +46,7 @@ def test_table_has_every_column_once() -> None:
     pairs = list(zip(table["view"].to_pylist(), table["column"].to_pylist(), strict=True))
     assert pairs == [(view.name, c.name) for view in views().values() for c in view.columns]
     assert len(set(pairs)) == len(pairs)
-    assert schema_table(["workers"]).num_rows == 5
+    assert schema_table(["task_classes"]).num_rows == 7
 
 
 def test_text_and_markdown_name_every_column() -> None:

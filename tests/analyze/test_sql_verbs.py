@@ -157,9 +157,10 @@ def test_bad_options(option: list[str], trace_path: Path, capfd: pytest.CaptureF
 
 def test_schema(capfd: pytest.CaptureFixture[str]) -> None:
     """Without a trace, in every format."""
-    run("schema", "workers")
+    run("schema", "tile_fields")
     out = capfd.readouterr().out
-    assert out.startswith("workers: Who fires hooks.\n  worker   INTEGER   worker id, unique over all ranks\n")
+    assert out.startswith("tile_fields: How `tile` packs coordinates, by task class: (tile >> shift) & (2^bits - 1).\n")
+    assert "\n  task_class  INTEGER         task class\n" in out
     run("schema", "-f", "json")
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert {
