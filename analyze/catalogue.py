@@ -46,7 +46,7 @@ DECLARED = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED, *tables.SIDE_T
 
 ORDER: tuple[str, ...] = (
     *("trace", "events", "tasks", "waits", "requests", "request_tasks", "steps", "workers", "queues", "comm"),
-    *("bubbles", "coverage", "loss", "now", "intervals"),
+    *("bubbles", "tiles", "coverage", "loss", "now", "intervals"),
 )
 """The views that people meet first; the others follow as they are declared."""
 

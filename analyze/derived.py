@@ -14,8 +14,11 @@ import pyarrow.parquet as pq
 from ..store import tables
 from ..store.errors import Refused
 from ..store.pairing import Context, Derived, Pairer
+from ..store.tiles import TileBuilder
 from ..store.trace import Part, Trace
 
+FIRST = -(1 << 63)
+"""A frontier before all time, so that no slice is taken for complete before everything is fed."""
 EVENTS_MOST = 16_000_000
 """Events that are paired while somebody waits: about 4 s and 2 GB."""
 
@@ -40,15 +43,30 @@ def derive(trace: Trace, parts: list[Part], tail: pa.Table) -> dict[str, pa.Tabl
     }
 
 
+def tiles_of(tasks: pa.Table, waits: pa.Table, intervals: pa.Table) -> pa.Table:
+    """`TILES` of all tasks and waits, and of what `INTERVALS` says was lost."""
+    builder = TileBuilder()
+    first = builder.feed(tasks, waits, FIRST, intervals)
+    return pa.concat_tables([first, builder.finish()])
+
+
+def rows_of(parts: list[Part], tail: pa.Table) -> pa.Table:
+    """All rows of a stream, in the schema of its tail. Raises Refused for parts that cannot be read."""
+    return pa.concat_tables([*(_read(part, tail.schema) for part in parts), tail])
+
+
 def _fed(pairer: Pairer, parts: list[Part], tail: pa.Table) -> Iterator[Derived]:
     for part in parts:
-        try:
-            events = pq.read_table(part.path, columns=list(tables.EVENTS.names)).replace_schema_metadata(None)
-            events = events.cast(tables.EVENTS.schema)
-        except (OSError, pa.ArrowException, ValueError) as error:
-            why = (str(error).splitlines() or ["it cannot be read"])[0]
-            what = f"cannot read {part.path.parent.name}/{part.path.name} of the trace"
-            raise Refused(what, why[:300], "run megascope check on it") from None
-        yield pairer.feed(events)
+        yield pairer.feed(_read(part, tables.EVENTS.schema))
     if tail.num_rows:
         yield pairer.feed(tail)
+
+
+def _read(part: Part, schema: pa.Schema) -> pa.Table:
+    try:
+        rows = pq.read_table(part.path, columns=schema.names).replace_schema_metadata(None)
+        return rows.cast(schema)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        why = (str(error).splitlines() or ["it cannot be read"])[0]
+        what = f"cannot read {part.path.parent.name}/{part.path.name} of the trace"
+        raise Refused(what, why[:300], "run megascope check on it") from None

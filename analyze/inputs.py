@@ -16,7 +16,7 @@ import pyarrow as pa
 from ..store import loss, tables
 from ..store.trace import Part, Trace
 from .catalogue import views
-from .derived import derive
+from .derived import derive, rows_of, tiles_of
 from .window import WHOLE, Window
 
 _STREAMS = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED)}
@@ -86,10 +86,13 @@ class Inputs:
         return self.trace.state == "sealed" and (bool(self._sealed("tasks")) or not self._sealed("events"))
 
     def _derive(self, stream: str) -> pa.Table:
+        if self._is_derived():
+            return _STREAMS[stream].schema.empty_table()
+        if not self._derived:
+            self._derived = derive(self.trace, self.parts("events"), self.tail("events"))
         if stream not in self._derived:
-            if self._is_derived():
-                return _STREAMS[stream].schema.empty_table()
-            self._derived |= derive(self.trace, self.parts("events"), self.tail("events"))
+            intervals = rows_of(self.parts("intervals"), self.tail("intervals"))
+            self._derived[stream] = tiles_of(self._derived["tasks"], self._derived["waits"], intervals)
         return self._derived[stream]
 
     def same_parts(self, stream: str, window: Window, other: Window) -> bool:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ..store.errors import Refused, Usage
 from .catalogue import ViewColumn, parse_column, parse_header, sql_files
-from .session import Session
+
+if TYPE_CHECKING:
+    from .session import Session
 
 ORDER = ("overview", "classes", "requests", "steps", "waits", "workers", "losses")
 

@@ -21,7 +21,7 @@ SCHEMA = pa.schema(
         pa.field("meaning", pa.string()),
     ]
 )
-_PORTABLE = " Portable: its SQL runs as it stands on DuckDB, Spark and DataFusion, over tables of these columns."
+_PORTABLE = " *Portable*: its text keeps to the SQL that DuckDB, Spark and DataFusion share."
 
 
 def chosen(names: Sequence[str]) -> list[View]:

@@ -118,7 +118,7 @@ def render_cuda() -> str:
         '#define MS_MAGIC "MEGASCOP"',
         f'#define MS_SCHEMA_HASH "{schema_hash()}"',
     ]
-    out += ["", "#ifdef __cplusplus"]
+    out += ["", "#if defined(__cplusplus) && !defined(__CUDACC_RTC__)"]
     out += [
         f'static_assert(__builtin_offsetof(ms_ring_row, {n}) == {at}, "offset of {n}");'
         for n, at in RING_ROW.offsets.items()

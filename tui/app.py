@@ -58,7 +58,9 @@ class Megascope(App[None]):
         Binding("question_mark,f1", "keys", "keys", tooltip="show the keys of this screen"),
         *(Binding(str(i), f"go('{name}')", name, show=False) for i, name in enumerate(SCREENS, 1)),
         Binding("s", "behind", "SQL", tooltip="show the SQL behind this screen"),
-        Binding("c", "clear", "clear", show=False, tooltip="look at everything again: no interval, worker, class, request"),
+        Binding(
+            "c", "clear", "clear", show=False, tooltip="look at everything again: no interval, worker, class, request"
+        ),
         Binding("ctrl+r", "again", "refresh", show=False, tooltip="ask everything on this screen again"),
         Binding("q,ctrl+q", "quit", "quit", tooltip="quit; a query that runs is ended"),
     ]
@@ -70,11 +72,12 @@ class Megascope(App[None]):
         self.selection = Selection()
         self.info: TraceInfo | None = None
         self.trust = Trust()
-        self.workers: tuple[int, ...] = ()
+        self.worker_ids: tuple[int, ...] = ()
         self.roles: dict[int, str] = {}
-        self.classes: dict[int, str] = {}
+        self.class_names: dict[int, str] = {}
         self.operators: dict[int, str] = {}
         self.screens_by_key: dict[str, Workbench] = {}
+        self.order_wanted: str | None = None
         self._session = 0
         self._hooks: list[dict[str, Any]] = []
         self._asked_at = 0.0
@@ -107,6 +110,13 @@ class Megascope(App[None]):
             self.switch_mode(go)
         else:
             self._told()
+
+    def show_tasks(self, selection: Selection, *, order: str | None = None) -> None:
+        """Look at something else on the Tasks screen; order: one of `queries.TASK_ORDERS`."""
+        self.order_wanted = order
+        if (screen := self.screens_by_key.get("tasks")) is not None:
+            screen.renew()
+        self.select(selection, "tasks")
 
     def open_sql(self, sql: str) -> None:
         """Take a query to the SQL screen."""
@@ -181,10 +191,10 @@ class Megascope(App[None]):
         match posted.question.key:
             case "app.info":
                 self.info, workers, classes = posted.value
-                self.workers = tuple(workers["worker"].to_pylist())
-                self.roles = dict(zip(self.workers, workers["role"].to_pylist(), strict=True))
+                self.worker_ids = tuple(workers["worker"].to_pylist())
+                self.roles = dict(zip(self.worker_ids, workers["role"].to_pylist(), strict=True))
                 ids = classes["id"].to_pylist()
-                self.classes = dict(zip(ids, classes["name"].to_pylist(), strict=True))
+                self.class_names = dict(zip(ids, classes["name"].to_pylist(), strict=True))
                 self.operators = dict(zip(ids, classes["operator"].to_pylist(), strict=True))
                 self._session = posted.session
                 self.database.ask(Question("app.trust", queries.fill(queries.TRUST)))
@@ -222,6 +232,7 @@ def _look_at(session: Session) -> tuple[TraceInfo, pa.Table, pa.Table]:
         t_end=row["t_end"],
         events=row["event_rows"] or 0,
         end_reason=row["end_reason"],
+        pid=session.trace.manifest["engine"].get("pid", 0),
         notes=tuple(row["notes"] or ()),
     )
     workers = session.trace.table("workers").sort_by([("rank", "ascending"), ("worker", "ascending")])

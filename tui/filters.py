@@ -1,9 +1,9 @@
 """The filter of the Tasks screen: words and comparisons, turned into SQL conditions.
 
-    attn                  the class's name holds it
-    worker=3 request=7    numbers; also step, dep, task (as iteration:index)
-    exec>20us queue>1ms   durations, with ns, us, ms or s
-    missing               tasks that were not recorded whole
+attn                  the class's name holds it
+worker=3 request=7    numbers; also step, dep, task (as iteration:index)
+exec>20us queue>1ms   durations, with ns, us, ms or s
+missing               tasks that were not recorded whole
 """
 
 from __future__ import annotations

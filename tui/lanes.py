@@ -56,7 +56,7 @@ class Lanes(Widget, can_focus=True):
         super().__init__(id=id)
         self.view: Viewport | None = None
         self.drawn: Drawn | None = None
-        self.workers: Sequence[int] = ()
+        self.ids: Sequence[int] = ()
         self.roles: dict[int, str] = {}
         self.looks = Looks({})
         self.top = 0
@@ -78,14 +78,14 @@ class Lanes(Widget, can_focus=True):
         return max(self.size.height - HEAD, 1)
 
     @property
-    def visible(self) -> Sequence[int]:
+    def shown(self) -> Sequence[int]:
         """The workers that are on the screen."""
-        return self.workers[self.top : self.top + self.lane_count]
+        return self.ids[self.top : self.top + self.lane_count]
 
     @property
     def worker(self) -> int | None:
         """The worker under the cursor."""
-        return self.workers[self.row] if self.row < len(self.workers) else None
+        return self.ids[self.row] if self.row < len(self.ids) else None
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
         return container.width
@@ -100,7 +100,7 @@ class Lanes(Widget, can_focus=True):
         if y == 1:
             return _strip(self._marks(self.view), width)
         number = self.top + y - HEAD
-        if number >= len(self.workers):
+        if number >= len(self.ids):
             return _strip([], width)
         return _strip(self._lane(self.view, number), width)
 
@@ -130,7 +130,7 @@ class Lanes(Widget, can_focus=True):
         return [Segment(f"{label:<{LABEL}}", Style(color=LOST)), *(Segment(t, s) for t, s in runs(line))]
 
     def _lane(self, view: Viewport, number: int) -> list[Segment]:
-        worker = self.workers[number]
+        worker = self.ids[number]
         at_cursor = number == self.row
         label = f"{worker:>4} {self.roles.get(worker, '')[: LABEL - 6]:<{LABEL - 6}} "
         looks = [self._look(view, worker, column) for column in range(view.width)]

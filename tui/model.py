@@ -55,6 +55,8 @@ class TraceInfo:
     t_end: int | None
     events: int
     end_reason: str | None
+    pid: int
+    """Process of the engine; 0 where it is not known"""
     notes: tuple[str, ...]
 
     @property
@@ -69,6 +71,10 @@ class Source:
 
     trace: Path | None = None
     segment: Path | None = None
+
+    def live(self, segment: Path) -> Source:
+        """The same, with the segment that its engine has now."""
+        return Source(self.trace, segment)
 
     @property
     def title(self) -> str:

@@ -37,7 +37,7 @@ class Overview(Workbench):
         Binding("o", "order", "sort", tooltip="sort by the next of total, p99, p50, max, tasks"),
         Binding("enter", "", "tasks", show=False, tooltip="the tasks of this class, slowest first"),
     ]
-    HELP = MOVING
+    MORE_KEYS = MOVING
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,9 @@ class Overview(Workbench):
         if info is None or not self.is_mounted:
             return
         length = None if info.t_begin is None or info.t_end is None else info.t_end - info.t_begin
-        what = f"{info.name}: {count(info.events)} events in {duration(length)} of the {info.clock} clock of {info.engine}"
+        what = (
+            f"{info.name}: {count(info.events)} events in {duration(length)} of the {info.clock} clock of {info.engine}"
+        )
         if info.end_reason:
             what += f"; ended: {info.end_reason}"
         self.query_one("#what", Static).update(Text(text(what), no_wrap=True, overflow="ellipsis"))

@@ -223,6 +223,17 @@ def of_tasks(selection: Selection) -> list[str]:
     return told
 
 
+def of_requests(selection: Selection) -> list[str]:
+    """Conditions on `requests` for what is selected."""
+    told = []
+    if selection.request is not None:
+        told.append(fill("request = {request}", request=selection.request))
+    if selection.interval is not None:
+        begin, end = selection.interval
+        told.append(fill("arrival < {end} AND coalesce(ended, {end}) >= {begin}", begin=begin, end=end))
+    return told
+
+
 def timeline(view: Viewport, workers: Iterable[int], *, tasks: bool = False) -> str:
     """What these workers did in each cell of the view: from tiles, or from tasks and waits.
 

@@ -83,11 +83,11 @@ class Timeline(Workbench):
     def ask_all(self) -> None:
         """Look at what is selected, and ask for it."""
         bench, lanes = self.bench, self.lanes
-        lanes.workers, lanes.roles, lanes.looks = bench.workers, bench.roles, Looks(bench.operators)
+        lanes.ids, lanes.roles, lanes.looks = bench.worker_ids, bench.roles, Looks(bench.operators)
         selection = bench.selection
         lanes.interval = selection.interval
-        if selection.worker in lanes.workers:
-            lanes.row = lanes.workers.index(selection.worker)
+        if selection.worker in lanes.ids:
+            lanes.row = lanes.ids.index(selection.worker)
         if self._whole() is None:
             lanes.empty = "no events were recorded, so there is no timeline"
             lanes.refresh()
@@ -153,7 +153,7 @@ class Timeline(Workbench):
         lanes = self.lanes
         if lanes.view is None:
             return
-        lanes.row = min(max(lanes.row + rows, 0), max(len(lanes.workers) - 1, 0))
+        lanes.row = min(max(lanes.row + rows, 0), max(len(lanes.ids) - 1, 0))
         column = lanes.column + columns
         if not 0 <= column < lanes.view.width:
             self._fitted = False
@@ -226,8 +226,8 @@ class Timeline(Workbench):
         t = lanes.view.time_of(lanes.column)
         after = sorted(lanes.lost, key=lambda s: s.begin)
         span = next((s for s in after if s.begin > t + lanes.view.cell_ns), after[0])
-        if span.worker in lanes.workers:
-            lanes.row = lanes.workers.index(span.worker)
+        if span.worker in lanes.ids:
+            lanes.row = lanes.ids.index(span.worker)
         self._fitted = False
         self._see(lanes.view.pan(lanes.view.column_of(span.begin) - lanes.column))
         self.say(span.told)
@@ -262,12 +262,12 @@ class Timeline(Workbench):
         if drawn is None or view is None or drawn.view.bits != view.bits:
             return False
         inside = drawn.view.first <= view.first and view.last <= drawn.view.last
-        return inside and all(worker in drawn.cells for worker in self.lanes.visible)
+        return inside and all(worker in drawn.cells for worker in self.lanes.shown)
 
     def _fetch(self) -> None:
         """Ask for the visible workers, and half a screen more of time on either side."""
         lanes = self.lanes
-        view, workers = lanes.view, tuple(lanes.visible)
+        view, workers = lanes.view, tuple(lanes.shown)
         if view is None or not workers:
             return
         wide = Viewport(view.bits, max(view.first - view.width // 2, 0), view.width * 2)
@@ -281,7 +281,9 @@ class Timeline(Workbench):
         )
         sql = queries.fill(queries.LOST_WHERE, begin=wide.begin, end=wide.end)
         self.ask(
-            Question("timeline.loss", sql, rows=_MOST_SPANS, shape=lambda t: _spans(t.to_pylist(), wide.begin, wide.end))
+            Question(
+                "timeline.loss", sql, rows=_MOST_SPANS, shape=lambda t: _spans(t.to_pylist(), wide.begin, wide.end)
+            )
         )
 
     def _tell_cell(self) -> None:
@@ -291,7 +293,9 @@ class Timeline(Workbench):
             return
         t = lanes.view.time_of(lanes.column)
         told = Text(no_wrap=True, overflow="ellipsis")
-        told.append(f"worker {lanes.worker} at {moment(t, lanes.view.cell_ns)} + {duration(lanes.view.cell_ns)}: ", "bold")
+        told.append(
+            f"worker {lanes.worker} at {moment(t, lanes.view.cell_ns)} + {duration(lanes.view.cell_ns)}: ", "bold"
+        )
         cell = lanes.drawn.at(lanes.worker, t) if lanes.drawn is not None else None
         told.append_text(self._describe(cell, lanes.drawn.view.cell_ns if lanes.drawn else 1))
         self.query_one("#cell", Static).update(told)
@@ -302,7 +306,7 @@ class Timeline(Workbench):
             return told.append("nothing known", "dim")
         parts = []
         if cell.busy:
-            name = self.bench.classes.get(cell.top_class or 0, "")
+            name = self.bench.class_names.get(cell.top_class or 0, "")
             parts.append(f"busy {cell.busy * 100 // width_ns} %" + (f", most {text(name)}" if name else ""))
         for (name, _, _), ns in zip(WAITS, cell.waits, strict=True):
             if ns:

@@ -13,8 +13,12 @@ def duration(ns: float | None) -> str:
     value = ns / size
     if size == 1:
         return f"{value:.0f} {unit}"
-    return f"{value:.2f} {unit}" if abs(value) < 9.995 else f"{value:.1f} {unit}" if abs(value) < 99.95 else (
-        f"{value:,.0f} {unit}"
+    return (
+        f"{value:.2f} {unit}"
+        if abs(value) < 9.995
+        else f"{value:.1f} {unit}"
+        if abs(value) < 99.95
+        else (f"{value:,.0f} {unit}")
     )
 
 

@@ -41,7 +41,7 @@ class Workbench(Screen[None]):
     """A screen of the workbench. `KEY` is its name; its questions' keys begin with it."""
 
     KEY: ClassVar[str]
-    HELP: ClassVar[list[BindingType]] = []
+    MORE_KEYS: ClassVar[list[BindingType]] = []
     """Keys of its widgets, for the list of keys"""
 
     @property
@@ -101,6 +101,10 @@ class Workbench(Screen[None]):
             self._followed = self.bench.version
             self.ask_all()
 
+    def renew(self) -> None:
+        """Ask anew when it is shown next."""
+        self._followed = None
+
     def ask(self, question: Question) -> None:
         """Ask the trace; the answer comes to `show`."""
         self._asked[question.key] = question
@@ -141,7 +145,7 @@ class Workbench(Screen[None]):
 
     def action_keys(self) -> None:
         """Show the keys."""
-        groups = [(title_of(self.KEY), [*self.BINDINGS, *self.HELP]), ("everywhere", self.bench.BINDINGS)]
+        groups = [(title_of(self.KEY), [*self.BINDINGS, *self.MORE_KEYS]), ("everywhere", self.bench.BINDINGS)]
         self.app.push_screen(Keys(title_of(self.KEY), cast(Any, groups)))
 
     def action_behind(self) -> None:

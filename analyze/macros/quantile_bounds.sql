@@ -9,8 +9,9 @@
 list_transform(
     list_transform(
         [{
-            'known': list_sort(list_filter(samples, lambda x: x IS NOT NULL)), 'listed': len(samples), 'q': q::DOUBLE,
-            'lost': CASE WHEN m < 1 THEN ceil(len(samples) * m / (1 - m) - 1e-6)::BIGINT END
+            'known': list_sort(list_filter(samples, lambda x: x IS NOT NULL)), 'listed': len(samples),
+            'q': CASE WHEN q BETWEEN 0 AND 1 THEN q::DOUBLE END,
+            'lost': CASE WHEN m BETWEEN 0 AND 1 - 1e-9 THEN ceil(len(samples) * m / (1 - m) - 1e-6)::BIGINT END
         }],
         -- Ranks, not shares: of n known and k missing values, the quantile of all is the one of rank j.
         lambda s: {
@@ -18,7 +19,7 @@ list_transform(
             -- greatest() would pass over a null.
             'j': CASE WHEN s.lost IS NOT NULL THEN greatest(1, ceil(s.q * (s.lost + s.listed) - 1e-9)::BIGINT) END,
             'refused': CASE
-                WHEN s.q IS NULL OR NOT s.q BETWEEN 0 AND 1 THEN 'a quantile lies between 0 and 1'
+                WHEN s.q IS NULL THEN 'a quantile lies between 0 and 1'
                 WHEN coalesce(len(s.known), 0) = 0 THEN 'nothing was observed'
                 WHEN s.q > 0 AND s.q < 1 AND least(s.q, 1 - s.q) < 0.0101
                     AND len(s.known) * least(s.q, 1 - s.q) < 10 - 1e-9

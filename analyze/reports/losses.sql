@@ -13,8 +13,8 @@
 -- column: todo VARCHAR: what to do
 --
 SELECT
-    kind, severity, CAST(sum("count") AS BIGINT) AS "count", unit, rank, worker, hook_name, min(t_begin) AS t_begin,
+    kind, severity, CAST(sum(count) AS BIGINT) AS count, unit, rank, worker, hook_name, min(t_begin) AS t_begin,
     max(t_end) AS t_end, place, todo
 FROM loss
 GROUP BY kind, severity, unit, rank, worker, hook_name, place, todo
-ORDER BY severity, "count" DESC, kind, worker
+ORDER BY severity, count DESC, kind, worker

@@ -28,7 +28,8 @@ struct Operands {
   u32 n0, n1, layer;
 };
 
-/// Operators are functions of their own in the machine code too: the same in every build of the hooks, and found by name.
+/// Operators are functions of their own in the machine code too: found by name, and apart from what the hooks do to the
+/// code around them.
 #define MS_OPERATOR static __device__ __noinline__
 
 extern __shared__ __align__(16) unsigned char block_memory[];

@@ -10,15 +10,18 @@ MS_OPERATOR void attend(Operands o) {
   const u32 hd = engine.head_dim, half = hd / 2, tid = threadIdx.x, head = o.n0;
   const u32 group = engine.heads / engine.kv_heads, kv = head / group;
   const u32 position = __ldg(engine.position + o.at), row = __ldg(engine.cache_row + o.at);
-  float *q = operator_shared().buffer, *key = q + hd, *value = key + hd, *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
+  float *q = operator_shared().buffer, *key = q + hd, *value = key + hd;
+  float *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
   const u64 width = (engine.heads + 2 * engine.kv_heads) * hd;
   const float* projected = engine.qkv + o.slot * width;
   const float* new_key = projected + (engine.heads + kv) * hd;
   const float* new_value = projected + (engine.heads + engine.kv_heads + kv) * hd;
-  const u64 cache = ((static_cast<u64>(o.layer) * engine.cache_rows + row) * engine.kv_heads + kv) * engine.context * hd;
+  const u64 line = (static_cast<u64>(o.layer) * engine.cache_rows + row) * engine.kv_heads + kv;
+  const u64 cache = line * engine.context * hd;
   float *keys = engine.keys + cache, *values = engine.values + cache;
   if (tid < half) {
-    float cosine = __ldg(engine.rotary + (position * half + tid) * 2), sine = __ldg(engine.rotary + (position * half + tid) * 2 + 1);
+    const float* turn = engine.rotary + (position * half + tid) * 2;
+    float cosine = __ldg(turn), sine = __ldg(turn + 1);
     float a = __ldcg(projected + head * hd + tid), b = __ldcg(projected + head * hd + half + tid);
     q[tid] = a * cosine - b * sine, q[tid + half] = b * cosine + a * sine;
     a = __ldcg(new_key + tid), b = __ldcg(new_key + half + tid);

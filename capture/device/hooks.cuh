@@ -186,7 +186,9 @@ struct SchedulerHooks {
   MS_DEVICE bool wants(u32) const { return false; }  // asked before work that is done for a hook alone
   MS_DEVICE void release(bool active, u32 task, u32, u32, u32) { log.write_warp(active, MS_HOOK_RELEASE, task); }
   MS_DEVICE void ready(bool active, u32, u32 first, u32, u32, u32) { log.write_warp(active, MS_HOOK_READY, first); }
-  MS_DEVICE void assign(bool active, u32, u32 task, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_ASSIGN, task); }
+  MS_DEVICE void assign(bool active, u32, u32 task, u32, u32, u32, u32) {
+    log.write_warp(active, MS_HOOK_ASSIGN, task);
+  }
   MS_DEVICE void pressure(bool active, u32, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_PRESSURE, 0); }
   MS_DEVICE void step(u32, u64, u32) { log.write_warp(lane_id() == 0, MS_HOOK_STEP, 0); }
   MS_DEVICE void request(bool active, u32, u32, u32, u32) { log.write_warp(active, MS_HOOK_REQUEST, 0); }

@@ -223,7 +223,7 @@ struct ms_ring_row {
 #define MS_MAGIC "MEGASCOP"
 #define MS_SCHEMA_HASH "c214c78906d188f9bcc2973e237a6a86fe53a3f4c5e0af1c12eb4741b4575f8e"
 
-#ifdef __cplusplus
+#if defined(__cplusplus) && !defined(__CUDACC_RTC__)
 static_assert(__builtin_offsetof(ms_ring_row, t) == 0, "offset of t");
 static_assert(__builtin_offsetof(ms_ring_row, seq) == 8, "offset of seq");
 static_assert(__builtin_offsetof(ms_ring_row, task) == 16, "offset of task");

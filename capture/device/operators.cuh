@@ -1,7 +1,7 @@
 // The arithmetic of a decode step, in fp32, one task at a time by 128 threads.
 //
-// A pre-norm transformer: RMSNorm, rotary positions (halves rotated), grouped-query attention over a cache, a gated SiLU
-// MLP, greedy sampling. Weights are stored [output, input], so that a tile of output columns is one contiguous piece.
+// A pre-norm transformer: RMSNorm, rotary positions (halves rotated), grouped-query attention over a cache, a gated
+// SiLU MLP, greedy sampling. Weights are stored [output, input], so that a tile of output columns is one piece.
 // Weights are constant and read through the read-only path; activations and the cache were written by other
 // multiprocessors in this launch and are read through the second-level cache.
 //
@@ -37,7 +37,8 @@ MS_OPERATOR void norm(Operands o, const float* weight, bool add) {
   float scale = rsqrtf(reduce<false>(squares) / d + NORM_EPSILON);
   for (u32 i = threadIdx.x * 4; i < d; i += COMPUTE_THREADS * 4) {
     float4 r = *reinterpret_cast<float4*>(operator_shared().buffer + i), g = weight4(weight + i);
-    store4(engine.x + base + i, make_float4(r.x * scale * g.x, r.y * scale * g.y, r.z * scale * g.z, r.w * scale * g.w));
+    r = make_float4(r.x * scale, r.y * scale, r.z * scale, r.w * scale);
+    store4(engine.x + base + i, make_float4(r.x * g.x, r.y * g.y, r.z * g.z, r.w * g.w));
   }
 }
 
@@ -130,12 +131,13 @@ MS_OPERATOR void sample(Operands o) {
     u32 w = __shfl_xor_sync(FULL_WARP, which, s);
     if (v > best || (v == best && w < which)) best = v, which = w;
   }
-  if (lane_id() == 0) operator_shared().reduce[threadIdx.x >> 5] = best, operator_shared().index[threadIdx.x >> 5] = which;
+  OperatorShared& shared = operator_shared();
+  if (lane_id() == 0) shared.reduce[threadIdx.x >> 5] = best, shared.index[threadIdx.x >> 5] = which;
   together();
   if (threadIdx.x == 0) {
     for (u32 i = 1; i < 4; i++) {
-      float v = operator_shared().reduce[i];
-      u32 w = operator_shared().index[i];
+      float v = shared.reduce[i];
+      u32 w = shared.index[i];
       if (v > best || (v == best && w < which)) best = v, which = w;
     }
     engine.token[__ldg(engine.cache_row + o.at)] = which;

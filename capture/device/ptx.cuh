@@ -45,7 +45,7 @@ MS_DEVICE u32 lanes_below() {
   return m;
 }
 
-/// Named barrier `id` over exactly `threads` threads. __syncthreads() would wait for the scheduler and the monitor warp.
+/// Named barrier `id` over exactly `threads` threads. __syncthreads() would wait for the scheduler and monitor warps.
 MS_DEVICE void barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 /// The 32-bit address of an object in shared memory. Opaque to the compiler, which would otherwise recompute it from

@@ -136,7 +136,8 @@ struct Scheduler {
   MS_DEVICE u32 choose(u32 task, u32 iteration, bool wide) const {
     u32 draw = mix(task, iteration);
     if (engine.faulty) {
-      u32 phase = fault_phase(iteration), worker = engine.fault_crowd[2 * phase], share = engine.fault_crowd[2 * phase + 1];
+      const u32* crowd = engine.fault_crowd + 2 * fault_phase(iteration);
+      u32 worker = crowd[0], share = crowd[1];
       if (worker < engine.blocks && draw < share && depth(worker) < engine.capacity / 2) return worker;
     }
     u32 a = (cursor + lane_id()) % engine.blocks, b = mix(draw, cursor) % engine.blocks;

@@ -174,7 +174,8 @@ struct Outbox {
       if (sent - taken >= MAIL_SLOTS && patience.out()) return false;
     }
     fence_block();
-    store_shared_16(slots + (sent & (MAIL_SLOTS - 1)) * 16, number, iteration, task.release | task.releases << RELEASE_BITS, sent + 1);
+    u32 place = task.release | task.releases << RELEASE_BITS;
+    store_shared_16(slots + (sent & (MAIL_SLOTS - 1)) * 16, number, iteration, place, sent + 1);
     sent++;
     return true;
   }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from megascope.analyze.catalogue import views
-from megascope.analyze.schema import schema_markdown, schema_table, schema_text, with_views
+from megascope.analyze.schema import schema_markdown, schema_table, schema_text, with_reference
 from megascope.analyze.session import Session
 from megascope.store.errors import Usage
 
@@ -19,14 +19,14 @@ EXAMPLES = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"),
 def test_document_is_current() -> None:
     """docs/sql.md holds today's reference."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    wanted = with_views(text)
-    assert text == wanted, "put the output of `megascope schema --format markdown` between the markers of docs/sql.md"
+    wanted = with_reference(text)
+    assert text == wanted, "write what analyze.schema.with_reference makes of docs/sql.md back to it"
 
 
 def test_document_without_markers_is_refused() -> None:
     """Nothing is replaced where nobody said what."""
     with pytest.raises(ValueError, match="no markers"):
-        with_views("# SQL\n")
+        with_reference("# SQL\n")
 
 
 @pytest.mark.parametrize("sql", EXAMPLES)

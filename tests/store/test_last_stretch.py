@@ -14,8 +14,8 @@ from megascope.store.trace import Trace, TraceWriter
 def test_rows_gathered_when_the_recording_ends_are_counted(tmp_path: Path) -> None:
     writer = TraceWriter.create(tmp_path / "a.mscope", {}, {}, max_bytes=1 << 20)
     n = 1_000
-    batch = pa.record_batch([pa.array(range(n), c.arrow) if c.bits > 8 else pa.array([3] * n, c.arrow) for c in RING_ROW],
-                            schema=RING_ROW.schema)  # fmt: skip
+    columns = [pa.array(range(n) if c.bits > 8 else [3] * n, c.arrow) for c in RING_ROW]
+    batch = pa.record_batch(columns, schema=RING_ROW.schema)
     sent = 0
     for i in range(200):
         writer.append("events", batch)

@@ -1,0 +1,77 @@
+"""A look at a live segment, as values to show. Reads; never writes to it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..capture import control
+from ..capture.segment.reader import SegmentReader
+from ..capture.waiting import INDEX, waiting
+
+
+@dataclass(frozen=True)
+class Look:
+    """One moment of an engine. workers: worker, role, what, counts, waited_ns (None: runs), task, fired."""
+
+    name: str
+    status: str
+    step: int
+    silent_s: float
+    workers: tuple[dict[str, Any], ...]
+    cycles: tuple[tuple[int, ...], ...]
+
+    @property
+    def waiting(self) -> int:
+        """How many workers wait."""
+        return sum(w["waited_ns"] is not None for w in self.workers)
+
+
+def look(path: Path) -> Look:
+    """What every worker of the segment at `path` does. Raises MegascopeError for one that cannot be read."""
+    with SegmentReader.open(path) as segment:
+        found, status = waiting(segment), segment.status()
+        deps, classes = _names(segment, "dependencies"), _names(segment, "task_classes")
+        of_task = _column(segment, "static_tasks", "index", "task_class")
+        roles = _column(segment, "workers", "worker", "role")
+        name = segment.layout.name
+    workers = tuple(_worker(row, found.t_now, deps, classes, of_task, roles) for row in found.rows.to_pylist())
+    silent = max(0.0, (time.time_ns() - status.heartbeat_ns) / 1e9)
+    return Look(name, status.text, status.step, silent, workers, tuple(map(tuple, found.cycles)))
+
+
+def segment_of(pid: int) -> Path | None:
+    """The live segment of the engine with this process id, if there is one."""
+    return next((f.path for f in control.find() if f.live and f.pid == pid), None)
+
+
+def _worker(
+    row: dict[str, Any],
+    t_now: int,
+    deps: dict[int, str],
+    classes: dict[int, str],
+    of_task: dict[int, int],
+    roles: dict[int, str],
+) -> dict[str, Any]:
+    out = {"worker": row["worker"], "role": roles.get(row["worker"], ""), "fired": row["fired"]}
+    if not row["waiting"]:
+        return out | {"what": "runs", "counts": "", "waited_ns": None, "task": ""}
+    what, counts, task = "waits for work", "", ""
+    if row["dep"]:
+        what = f"waits for {deps.get(row['dep'], row['dep'])}"
+        counts = f"{row['seen']}/{row['wanted']}"
+    if row["task"]:
+        iteration, index = row["task"] >> 32, row["task"] & INDEX
+        task = f"{classes.get(of_task.get(index, -1), 'task')} {iteration}:{index}"
+    return out | {"what": what, "counts": counts, "waited_ns": max(0, t_now - row["t"]), "task": task}
+
+
+def _names(segment: SegmentReader, table: str) -> dict[int, str]:
+    return _column(segment, table, "id", "name")
+
+
+def _column(segment: SegmentReader, table: str, key: str, value: str) -> dict[int, Any]:
+    found = segment.tables[table]
+    return dict(zip(found[key].to_pylist(), found[value].to_pylist(), strict=True))

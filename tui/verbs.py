@@ -1,0 +1,64 @@
+"""The verb `tui`. Textual and DuckDB are imported when it runs: the command line reads this module for every verb."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..store.errors import Exit, Refused, Usage
+
+
+class Tui:
+    """Browse a trace or a live engine in the terminal.
+
+    TRACE is a NAME.mscope directory, also while it is being recorded: the screens follow it. A segment shows what the
+    engine's workers do now. It may be left out if one engine is live. Press ? for the keys, q to quit.
+    """
+
+    name = "tui"
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Declare the verb's arguments."""
+        parser.add_argument(
+            "source", nargs="?", type=Path, metavar="TRACE|SEGMENT", help="default: the one live engine"
+        )
+        parser.add_argument("--threads", type=int, metavar="N", help="of each of two sessions; default: one per core")
+        parser.add_argument("--no-history", action="store_true", help="do not keep what is asked in SQL")
+
+    @staticmethod
+    def run(args: argparse.Namespace) -> int:
+        """Run the verb."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise Usage("cannot show the workbench", "this is no terminal", "use megascope report or sql in a pipe")
+        if args.threads is not None and args.threads < 1:
+            raise Usage("cannot show the workbench", f"{args.threads} is no number of threads", "give 1 or more")
+        from ..capture import control
+        from .history import default_path
+        from .model import Source
+
+        path: Path = args.source or control.only_live()
+        source = Source(trace=path) if path.is_dir() else Source(segment=path)
+        _check(source)
+        from .app import Megascope
+
+        app = Megascope(source, threads=args.threads, history=None if args.no_history else default_path())
+        app.run()
+        return app.return_code or Exit.DONE
+
+
+def _check(source: object) -> None:
+    """Refuse what cannot be browsed before the screen changes."""
+    from ..capture import control
+    from ..store.trace import Trace
+    from .model import Source
+
+    assert isinstance(source, Source)
+    if source.trace is not None:
+        Trace.open(source.trace).close()
+    elif source.segment is not None:
+        found = control.look(source.segment)
+        if found.problem:
+            todo = "give a NAME.mscope directory, or a segment that megascope ls shows"
+            raise Refused(f"cannot browse {source.segment}", found.problem, todo)
