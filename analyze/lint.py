@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .lint_rules import RULES, Rule
 from .session import Session
@@ -50,9 +51,9 @@ def lint(path: Path) -> Verdict:
     return Verdict(findings, left_out, loss, len(RULES))
 
 
-def _rows(session: Session, sql: str) -> list[dict[str, object]]:
+def _rows(session: Session, sql: str) -> list[dict[str, Any]]:
     with session.run(sql) as result:
-        rows: list[dict[str, object]] = result.read_all().to_pylist()
+        rows: list[dict[str, Any]] = result.read_all().to_pylist()
     return rows
 
 

@@ -71,10 +71,11 @@ def device_time(host: int, fits: Sequence[Any]) -> Moment:
     points = sorted((int(f["host_ns"]), int(f["device_ns"]), int(f["error_ns"])) for f in fits)
     hosts = [p[0] for p in points]
     at = int(np.searchsorted(np.array(hosts, np.int64), host, "right"))
-    if at == 0 or (at == len(points) and host > hosts[-1]):
+    if host < hosts[0] or host > hosts[-1]:
         near = points[0] if at == 0 else points[-1]
         return Moment(host - near[0] + near[1], None)
-    before, after = points[at - 1], points[min(at, len(points) - 1)]
+    after = points[min(at, len(points) - 1)]
+    before = points[max(min(at, len(points) - 1) - 1, 0)]
     moved = (after[1] - after[0]) - (before[1] - before[0])
     part = (host - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
     return Moment(host - before[0] + before[1] + round(moved * part), max(before[2], after[2]) + abs(moved) + 1)

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from . import durable, manifest, parquet, spool
 from .errors import Refused
-from .tables import COMPILER_TABLES
+from .tables import COMPILER_TABLES, DERIVED
 
-_ENTRIES = {manifest.FILE, "tables", spool.FOLDER, *manifest.STREAM_NAMES}
+_ENTRIES = {manifest.FILE, "tables", spool.FOLDER, *manifest.STREAM_NAMES, *(t.name for t in DERIVED)}
 
 
 def begin(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import durable, manifest, parquet, spool
+from . import derived, durable, manifest, parquet, spool
 from .budget import RESERVE_FILE
 from .reader import Part, Trace
 
 DAMAGED_FOLDER = "damaged"
 """Where repair puts what it cannot read: nothing is thrown away that somebody might still want."""
 
-_KNOWN = {manifest.FILE, "tables", spool.FOLDER, DAMAGED_FOLDER, *manifest.STREAM_NAMES}
+_KNOWN = {manifest.FILE, "tables", spool.FOLDER, DAMAGED_FOLDER, *manifest.STREAM_NAMES, *derived.NAMES}
+_DERIVED_FILE = re.compile(r"[a-z]+-(lost-)?\d{6,12}\.parquet")
+_STATE_FILE = re.compile(r"open-\d{6,12}\.state")
 
 
 def unsound(part: Part) -> str | None:
@@ -33,29 +36,38 @@ def unsound(part: Part) -> str | None:
 
 
 def litter(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Files in the trace's directory that do not count: (file, one of temporary, sealed, part, damaged, unknown)."""
+    """Files in the trace's directory that do not count: (file, one of the kinds below).
+
+    temporary, sealed, derived: left behind by a crash; part: in no manifest; damaged: put aside; unknown: not ours.
+    """
     m = trace.manifest
     for entry in _listed(trace.path):
         if entry.name.endswith(durable.TEMPORARY) and entry.name.startswith("."):
             yield entry.name, "temporary"
         elif entry.name not in _KNOWN:
             yield entry.name, "unknown"
-    counted = {s: {p["file"] for p in m["streams"][s]["parts"]} for s in manifest.STREAM_NAMES}
+    counted = {s: {p["file"] for p in derived.parts_of(m, s)} for s in (*manifest.STREAM_NAMES, *derived.NAMES)}
     counted["tables"] = {t["file"] for t in m["tables"].values()}
     for folder, files in counted.items():
         for entry in _listed(trace.path / folder):
             name = f"{folder}/{entry.name}"
             if entry.name.endswith(durable.TEMPORARY):
                 yield name, "temporary"
+            elif entry.name not in files and folder in derived.NAMES and _DERIVED_FILE.fullmatch(entry.name):
+                yield name, "derived"
             elif entry.name not in files:
                 yield name, "part" if entry.name.endswith(".parquet") else "unknown"
+    state = ((m.get(derived.KEY) or {}).get("state") or {}).get("file")
     live = {f.path.stem for s in manifest.SPOOLED for f in trace.spooled(s)}
     for entry in _listed(trace.path / spool.FOLDER):
         name = f"{spool.FOLDER}/{entry.name}"
         stream, _, number = entry.stem.rpartition("-")
         ours = entry.suffix in (spool.DATA, spool.SUMS) and stream in manifest.SPOOLED and number.isdecimal()
-        if entry.name == RESERVE_FILE:
+        if entry.name == RESERVE_FILE or (entry.name.startswith(".") and entry.name.endswith(durable.TEMPORARY)):
             yield name, "temporary"
+        elif _STATE_FILE.fullmatch(entry.name):
+            if entry.name != state:
+                yield name, "derived"
         elif not ours:
             yield name, "unknown"
         elif int(number) <= m["spool_sealed"][stream]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .tables import (
     ABI_MAJOR,
+    DERIVED,
     ENGINE_TABLES,
     FORMAT_VERSION,
     HOOK_BY_NAME,
@@ -160,21 +161,9 @@ def _check_sealed(m: dict[str, Any]) -> None:
     if set(streams) != set(STREAM_NAMES):
         raise Bad("lists other streams than " + ", ".join(STREAM_NAMES))
     for name in STREAM_NAMES:
-        parts = _need(_need(streams, name, dict, "streams."), "parts", list, f"streams.{name}.")
-        files = set()
-        for part in parts:
-            if not isinstance(part, dict):
-                raise Bad(f"has a part of {name} that is no object")
-            _check_file(part, name, rf"{name}-\d{{6,12}}\.parquet")
-            if "since_saturated" in part:
-                _need_int(part, "since_saturated", 0, part["rows"], f"streams.{name}.")
-            low, high = part.get("t_min"), part.get("t_max")
-            known = type(low) is int and type(high) is int and low <= high
-            if not known and (low is not None or high is not None or name == "events"):
-                raise Bad(f"has no time range for {part['file']}")
-            files.add(part["file"])
-        if len(files) != len(parts):
-            raise Bad(f"lists a part of {name} twice")
+        _check_parts(streams, name, rf"{name}-\d{{6,12}}\.parquet")
+    if "derived" in m:
+        _check_derived(_need(m, "derived", dict, ""))
     for loss in _need(m, "repair", list, "") if "repair" in m else ():
         if not isinstance(loss, dict) or set(loss) != set(LOSS.names):
             raise Bad("has a pending loss that is no row of loss")
@@ -188,6 +177,41 @@ def _check_sealed(m: dict[str, Any]) -> None:
         raise Bad("has no spool_sealed for every stream")
     for name in SPOOLED:
         _need_int(sealed, name, 0, 10**12, "spool_sealed.")
+
+
+def _check_parts(container: dict[str, Any], name: str, pattern: str) -> None:
+    parts = _need(_need(container, name, dict, "streams."), "parts", list, f"streams.{name}.")
+    files = set()
+    for part in parts:
+        if not isinstance(part, dict):
+            raise Bad(f"has a part of {name} that is no object")
+        _check_file(part, name, pattern)
+        if "since_saturated" in part:
+            _need_int(part, "since_saturated", 0, part["rows"], f"streams.{name}.")
+        low, high = part.get("t_min"), part.get("t_max")
+        known = type(low) is int and type(high) is int and low <= high
+        if not known and (low is not None or high is not None or name == "events"):
+            raise Bad(f"has no time range for {part['file']}")
+        files.add(part["file"])
+    if len(files) != len(parts):
+        raise Bad(f"lists a part of {name} twice")
+
+
+def _check_derived(d: dict[str, Any]) -> None:
+    for name in ("upto", "lost_upto"):
+        _need_int(d, name, 0, 10**12, "derived.")
+    _need(d, "finished", bool, "derived.")
+    for name in (counts := _need(d, "counts", dict, "derived.")):
+        _need_int(counts, name, 0, _I64 - 1, "derived.counts.")
+    for table in DERIVED:
+        _check_parts(d, table.name, rf"{table.name}-(lost-)?\d{{6,12}}\.parquet")
+    if "state" in d:
+        state = _need(d, "state", dict, "derived.")
+        if not isinstance(state.get("file"), str) or not re.fullmatch(r"open-\d{6,12}\.state", state["file"]):
+            raise Bad(f"names a file {_short(state.get('file'))} for what is carried over")
+        for key in ("bytes", "crc32"):
+            _need_int(state, key, 0, _PART_KEYS[key], "derived.state.")
+        _need_int(state, "tiles_until", -_I64, _I64 - 1, "derived.state.")
 
 
 def _check_file(entry: dict[str, Any], stream: str, pattern: str) -> None:

@@ -1,16 +1,10 @@
-"""Opening a trace: a snapshot of what is sealed and what is still in the spool.
-
-A writer may seal while a trace is opened. The manifest is read, every spool file beyond it is opened, and the
-manifest is read again: when it has not moved, the two fit, and every row is in a part or in the tail and never in
-both. The open descriptors keep the tail readable when the writer goes on to seal and remove those files.
-"""
+"""A trace opened for reading: its sealed parts, its tail, its side tables."""
 
 from __future__ import annotations
 
 import os
 import stat
 import threading
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import durable, manifest, parquet, spool
+from . import derived, derived_rest, durable, manifest, parquet, snapshot, spool
 from .errors import Refused
+from .snapshot import Snapshot
 from .tables import SIDE_TABLES
-
-TAIL_BYTES = 256 << 20
-"""At most this much of a stream's spool is read as its tail, in stored form."""
-
-_ATTEMPTS = 50
-_ROW_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -44,17 +33,18 @@ class Part:
 class Trace:
     """A trace opened for reading, as it was at that moment. Open it again to see more of one that is recorded."""
 
-    def __init__(self, path: Path, content: dict[str, Any], files: dict[str, list[spool.SpoolFile]]) -> None:
+    def __init__(self, path: Path, taken: Snapshot) -> None:
         self.path = path
-        self.manifest = content
-        self.state = _state(path, content)
+        self.manifest = taken.content
+        self.state = _state(path, taken.content)
         self.notes: list[str] = []
         """What a reader must be told: each one sentence."""
-        self._spool = files
+        self._snapshot = taken
         self._checked: dict[Path, bool] = {}
-        self._lock = threading.Lock()
+        self._rest: dict[str, pa.Table] | None = None
+        self._lock, self._rest_lock = threading.Lock(), threading.Lock()
         self._note_state()
-        self._parts = {name: self._found(name) for name in manifest.STREAM_NAMES}
+        self._parts = {name: self._found(name) for name in (*manifest.STREAM_NAMES, *derived.NAMES)}
 
     @classmethod
     def open(cls, path: Path) -> Trace:
@@ -64,23 +54,9 @@ class Trace:
         when there is no manifest or it is damaged, of another version or impossible.
         """
         path = Path(path)
-        content = manifest.read(path)
-        files: dict[str, list[spool.SpoolFile]] = {}
-        notes: list[str] = []
-        for attempt in range(_ATTEMPTS):
-            notes.clear()
-            files = _open_spool(path, content, notes)
-            again = manifest.read(path)
-            settled = again["spool_sealed"] == content["spool_sealed"]
-            if settled and not (attempt < 2 and notes):
-                break
-            _close(files)
-            content = again
-            time.sleep(0.001 * attempt)
-        else:
-            files = _open_spool(path, content, notes)
-        trace = cls(path, content, files)
-        trace.notes += notes
+        taken = Snapshot.take(path)
+        trace = cls(path, taken)
+        trace.notes += taken.notes
         return trace
 
     def __enter__(self) -> Trace:
@@ -89,16 +65,20 @@ class Trace:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        _close(getattr(self, "_spool", {}))
-
     def close(self) -> None:
         """Let go of the spool files."""
-        _close(self._spool)
-        self._spool = {}
+        self._snapshot.close()
+
+    @property
+    def is_derived(self) -> bool:
+        """Is all that can be derived from the events in sealed parts? Then `tail` of a derived table is empty."""
+        return derived.is_finished(self.manifest)
 
     def parts(self, stream: str) -> list[Part]:
-        """The sealed parts of a stream, in order of arrival; their content is not read (see `verified`)."""
+        """The sealed parts of a stream, in order of arrival, or of a derived table; what is in them is not read.
+
+        See `verified`.
+        """
         return list(self._parts[stream])
 
     def verified(self, stream: str, t_min: int | None = None, t_max: int | None = None) -> list[Part]:
@@ -118,12 +98,19 @@ class Trace:
     def tail(self, stream: str) -> pa.Table:
         """The rows of a stream that are in the spool, in stored form; events in order of (rank, worker, seq).
 
-        The newest 256 MB; a note says how many rows before them were left out.
+        The newest 256 MB; a note says how many rows before them were left out. Of a derived table: the rows that its
+        parts do not have yet, and what is open. They are put together here, for at most `derived_rest.EVENTS_MOST`
+        events (4 s and 2 GB on one core); beyond, they are left out with a note.
         """
+        if stream in derived.NAMES:
+            with self._rest_lock:
+                if self._rest is None:
+                    self._rest = derived_rest.rest(self, self._snapshot.carried(), self._note)
+                return self._rest[stream]
         batches: list[pa.RecordBatch] = []
-        room = TAIL_BYTES // _ROW_BYTES
+        room = snapshot.TAIL_BYTES // snapshot.ROW_BYTES
         left_out = damaged = 0
-        for f in reversed(self._spool.get(stream, [])):
+        for f in reversed(self._snapshot.files.get(stream, [])):
             frames = f.frames
             rows = 0
             first = len(frames)
@@ -151,7 +138,7 @@ class Trace:
             raise Refused(f"cannot read the table {name}", "there is none of that name")
         entry = self.manifest["tables"].get(name)
         rows = table.schema.empty_table() if entry is None else parquet.read_side_table(self.path, table, entry)
-        if files := self._spool.get(name):
+        if files := self._snapshot.files.get(name):
             upserted = [b for f in files for b in _read(f, table.schema, f.frames) if b is not None]
             rows = parquet.last_of_each(table, pa.concat_tables([rows, pa.Table.from_batches(upserted, table.schema)]))
             if sum(f.rows for f in files) > sum(b.num_rows for b in upserted):
@@ -160,7 +147,7 @@ class Trace:
 
     def spooled(self, stream: str) -> list[spool.SpoolFile]:
         """The spool files that hold the tail of a stream or engine table."""
-        return self._spool.get(stream, [])
+        return self._snapshot.files.get(stream, [])
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -183,8 +170,8 @@ class Trace:
     def _found(self, stream: str) -> list[Part]:
         folder = self.path / stream
         out = []
-        entries = self.manifest["streams"][stream]["parts"]
-        real = not entries or _is_folder(folder)
+        entries = derived.parts_of(self.manifest, stream)
+        real = not entries or snapshot.is_folder(folder)
         for e in entries:
             part = Part(folder / e["file"], e["rows"], e["t_min"], e["t_max"], e["bytes"], e["crc32"])
             try:
@@ -224,13 +211,6 @@ def _inside(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
-
-
 def _state(path: Path, content: dict[str, Any]) -> str:
     if content["state"] == "sealed":
         return "sealed"
@@ -241,43 +221,9 @@ def _state(path: Path, content: dict[str, Any]) -> str:
     return "recording" if held else "unsealed"
 
 
-def _open_spool(path: Path, content: dict[str, Any], notes: list[str]) -> dict[str, list[spool.SpoolFile]]:
-    """Every spool file beyond what is sealed, opened; only the newest that fit in a tail keep a descriptor."""
-    folder = path / spool.FOLDER
-    out: dict[str, list[spool.SpoolFile]] = {}
-    if not _is_folder(folder):
-        if content["state"] != "sealed":
-            notes.append("the spool is missing: rows that were not sealed are lost")
-        return out
-    for stream in manifest.SPOOLED:
-        sealed = content["spool_sealed"][stream]
-        numbers = [n for n in spool.numbers(folder, stream) if n > sealed]
-        files: list[spool.SpoolFile] = []
-        rows = 0
-        for n in reversed(numbers):
-            name = spool.file_name(stream, n)
-            try:
-                f = spool.scan(folder / name, content["id"], keep_open=rows <= TAIL_BYTES // _ROW_BYTES)
-            except OSError as error:
-                notes.append(f"{spool.FOLDER}/{name} was left out: {error.strerror}")
-                continue
-            rows += f.rows
-            files.insert(0, f)
-        if missing := sum(last - first + 1 for first, last in spool.gaps(numbers, sealed)):
-            notes.append(f"{spool.FOLDER}: {missing} files of {stream} are missing")
-        out[stream] = files
-    return out
-
-
 def _read(f: spool.SpoolFile, schema: pa.Schema, frames: Iterable[spool.Frame]) -> list[pa.RecordBatch | None]:
     wanted = list(frames)
     try:
         return list(spool.read(f, schema, wanted))
     except OSError:
         return [None] * len(wanted)
-
-
-def _close(files: dict[str, list[spool.SpoolFile]]) -> None:
-    for of_stream in files.values():
-        for f in of_stream:
-            f.close()

@@ -1,6 +1,7 @@
 """Making a trace whole that its recorder could not finish: `megascope check --repair`.
 
-What can be read from the spool is sealed; what cannot is put aside and becomes a row of `loss`. Loss rows wait in
+What can be read from the spool is sealed; what cannot is put aside and becomes a row of `loss`; tasks, waits and tiles
+are derived from what there is. Loss rows wait in
 the manifest, under `repair`, written in the same step as the part they belong to, until the stream `loss` itself is
 sealed: so that repair may be killed anywhere and run again, and counts nothing twice.
 """
@@ -15,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from . import durable, manifest, parquet, seal, spool
+from . import derived, durable, manifest, parquet, seal, spool
+from .derive import Derivation
 from .errors import MegascopeError, Refused
 from .litter import DAMAGED_FOLDER, litter, unsound
 from .loss import LOSS_BY_NAME
@@ -79,6 +81,8 @@ class _Repairing:
             self._seal_table(table)
         self._seal_pending()
         self._end()
+        self._derive()
+        self._tidy()
 
     def _drop_damaged_parts(self, stream: str) -> None:
         whole = {p.path.name: p for p in self.trace.parts(stream)}
@@ -119,6 +123,9 @@ class _Repairing:
         bad = {f.path for f in files if f.cut and not f.frames}
 
         def also(m: dict[str, Any], sealed: parquet.Sealed) -> None:
+            if stream in derived.SOURCES:
+                # What was derived does not know of these rows.
+                m.pop(derived.KEY, None)
             for path, rows in sealed.unreadable:
                 bad.add(path)
                 _pend(m, _loss("part_unreadable", rows, f"{spool.FOLDER}/{path.name} fails its checksum"))
@@ -168,9 +175,30 @@ class _Repairing:
         content = self.book.snapshot()
         if content["state"] != "sealed" or content["end"] is None:
             self.book.commit(change)
+
+    def _derive(self) -> None:
+        """Tasks, waits and tiles from the first event on, unless all their parts are there and sound.
+
+        Parts whose events have been lost since are kept: what they say was observed.
+        """
+        content = self.book.snapshot()
+        with Trace.open(self.path) as now:
+            sound = all(unsound(p) is None for n in derived.NAMES for p in now.parts(n))
+            sound &= all(len(now.parts(n)) == len(derived.parts_of(content, n)) for n in derived.NAMES)
+        if sound and derived.is_finished(content):
+            return
+        if derived.KEY in content:
+            self.book.commit(lambda m: m.pop(derived.KEY))
+        derivation = Derivation(self.path, self.book, keep_state=False)
+        for stream in derived.SOURCES:
+            for entry in derived.parts_of(content, stream):
+                derivation.step(stream, entry)
+        derivation.finish()
+
+    def _tidy(self) -> None:
         with Trace.open(self.path) as now:
             for file, kind in list(litter(now)):
-                if kind in ("temporary", "sealed"):
+                if kind in ("temporary", "sealed", "derived"):
                     (self.path / file).unlink(missing_ok=True)
         with suppress(OSError):
             (self.path / spool.FOLDER).rmdir()

@@ -57,6 +57,22 @@ class TileBuilder:
         """Intervals that wait for their slices to be written."""
         return sum(map(len, self._intervals))
 
+    @property
+    def until(self) -> int:
+        """All that was fed is written up to this time, in ns."""
+        return self._until
+
+    def resume(self, until: int, tasks: pa.Table, waits: pa.Table) -> None:
+        """Go on where another builder stood: of the decided `TASKS` and `WAITS`, what is after `until` is to be written.
+
+        For a new builder. Those that end before may be left out.
+        """
+        self._until = until
+        self._add(tasks, waits)
+        place, start = self._all_starts()
+        later = start >= until
+        self._intervals, self._starts = [Intervals.join(self._intervals).cut(until)[1]], [(place[later], start[later])]
+
     def feed(self, tasks: pa.Table, waits: pa.Table, frontier: int, losses: pa.Table | None = None) -> pa.Table:
         """Take decided `TASKS` and `WAITS`, and what was lost as `INTERVALS`; returns `TILES` that are complete now.
 
@@ -67,9 +83,10 @@ class TileBuilder:
         until = max(frontier, NONE + self._margin) - self._margin
         if self.pending <= self._pending_most:
             until = until // _WINDOW * _WINDOW
-        if until <= self._until and not (lost and len(lost[0][0])):
+        until = max(until, self._until)
+        if until == self._until and not self._late() and not (lost and len(lost[0][0])):
             return TILES.schema.empty_table()
-        self._until = max(self._until, until)
+        self._until = until
         intervals, later = Intervals.join(self._intervals).cut(until)
         place, start = self._all_starts()
         now = start < until
@@ -81,6 +98,11 @@ class TileBuilder:
         rows = _rows(Intervals.join(self._intervals), self._all_starts(), [])
         self._intervals, self._starts = [Intervals.none()], [(np.empty(0, np.int64), np.empty(0, np.int64))]
         return rows
+
+    def _late(self) -> bool:
+        """Is anything before what is written already not in it?"""
+        times = [i.begin for i in self._intervals] + [t for _, t in self._starts]
+        return any(len(t) and int(t.min()) < self._until for t in times)
 
     def _all_starts(self) -> Starts:
         return np.concatenate([p for p, _ in self._starts]), np.concatenate([t for _, t in self._starts])

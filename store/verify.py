@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from . import identities, manifest, parquet, spool
+from . import derived, identities, manifest, parquet, spool
 from .errors import Refused
 from .litter import litter, unsound
 from .reader import Part, Trace
@@ -25,6 +24,7 @@ Progress = Callable[[int, int], None]
 """Told how many files of how many are done."""
 
 _REPAIR = "run megascope check --repair"
+_RESTORE = f"restore it from a copy, or {_REPAIR}"
 
 
 class Finding(NamedTuple):
@@ -82,7 +82,8 @@ def _unreadable_manifest(path: Path, error: Refused, report: Report) -> None:
     if not path.is_dir():
         todo = "give the path of a NAME.mscope directory"
     report.add("damaged", manifest.FILE, error.why, todo)
-    parts = sum(1 for s in manifest.STREAM_NAMES if (path / s).is_dir() for _ in (path / s).glob(f"{s}-*.parquet"))
+    names = (*manifest.STREAM_NAMES, *derived.NAMES)
+    parts = sum(1 for s in names if (path / s).is_dir() for _ in (path / s).glob(f"{s}-*.parquet"))
     if parts:
         report.add("info", "", f"{parts} parts are there; each is a Parquet file that can be read by itself")
 
@@ -97,10 +98,10 @@ class _Checking:
         self.summaries: dict[str, list[pa.Table]] = {"intervals": [], "coverage": [], "loss": []}
         self._progress = progress
         self._done = 0
-        self._total = sum(len(s["parts"]) for s in trace.manifest["streams"].values())
+        self._total = sum(len(derived.parts_of(trace.manifest, n)) for n in (*manifest.STREAM_NAMES, *derived.NAMES))
 
     def run(self) -> None:
-        for stream in manifest.STREAM_NAMES:
+        for stream in (*manifest.STREAM_NAMES, *derived.NAMES):
             self.report.rows[stream] = 0
             for part in self._entries(stream):
                 self._check_part(stream, part)
@@ -111,16 +112,18 @@ class _Checking:
         if self.trace.state != "recording":
             self._check_spool()
             self._check_sums()
+        self._check_derived()
         self._check_litter()
 
     def _entries(self, stream: str) -> Iterator[Part]:
-        for e in self.trace.manifest["streams"][stream]["parts"]:
+        for e in derived.parts_of(self.trace.manifest, stream):
             yield Part(self.path / stream / e["file"], e["rows"], e["t_min"], e["t_max"], e["bytes"], e["crc32"])
 
     def _check_part(self, stream: str, part: Part) -> None:
         name = f"{stream}/{part.path.name}"
         if why := unsound(part):
-            self.report.add("damaged", name, f"{why} ({part.rows} rows)", f"restore it from a copy, or {_REPAIR}")
+            todo = f"{_REPAIR}, which builds it again" if stream in derived.NAMES else _RESTORE
+            self.report.add("damaged", name, f"{why} ({part.rows} rows)", todo)
             return
         schema = parquet.BY_NAME[stream].schema
         try:
@@ -136,8 +139,7 @@ class _Checking:
             return
         if rows.num_rows != part.rows:
             self.report.add("damaged", name, f"has {rows.num_rows} rows, the manifest says {part.rows}")
-        begins, ends = (rows[c] for c in parquet.TIMES[stream])
-        if part.t_min is not None and (pc.min(begins).as_py(), pc.max(ends).as_py()) != (part.t_min, part.t_max):
+        if part.t_min is not None and parquet.time_range(stream, rows) != (part.t_min, part.t_max):
             self.report.add("damaged", name, "holds other times than the manifest says")
         self.report.rows[stream] += rows.num_rows
         if stream == EVENTS.name:
@@ -193,6 +195,16 @@ class _Checking:
             wrong = identities.unequal_events(self.by, whole["coverage"], whole["loss"])
             if wrong:
                 self.report.add(wrong[0], EVENTS.name, wrong[1])
+
+    def _check_derived(self) -> None:
+        m = self.trace.manifest
+        if self.trace.state == "sealed" and not self.trace.is_derived:
+            parts = derived.parts_of(m, EVENTS.name)
+            done = len(parts) - len(derived.not_taken(m, EVENTS.name))
+            what = f"tasks, waits and tiles are derived from {done} of {len(parts)} parts of events"
+            self.report.add("info", "", what, f"{_REPAIR} to derive the rest")
+        for table, what in derived.remarks((m.get(derived.KEY) or derived.fresh())["counts"]):
+            self.report.add("info", table, what)
 
     def _check_tables(self) -> None:
         for table in SIDE_TABLES:

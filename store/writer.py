@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +14,12 @@ import pyarrow as pa
 from . import durable, parquet, seal, spool
 from . import manifest as _manifest
 from .budget import FULL, RESERVE_FILE, Gate, Reserve, Stretch
+from .derive import Derivation, Deriver
 from .directory import begin, make_room
+from .ending import Ending
 from .errors import MegascopeError, Refused
 from .gather import Gathered
+from .ledger import Ledger
 from .loss import LOSS_BY_NAME
 from .tables import ENGINE_TABLES, EVENTS, LOSS
 
@@ -29,7 +31,7 @@ _UNWRITTEN_MOST = 1 << 20
 
 
 class TraceWriter:
-    """A trace that is being recorded. Every method is called by one thread; sealing runs in another.
+    """A trace that is being recorded. Every method is called by one thread; sealing and deriving run in two others.
 
     Batches given to it must own their memory: they are kept until there are enough for one write.
     """
@@ -51,10 +53,9 @@ class TraceWriter:
         }
         self._gathered = {n: Gathered() for n in _manifest.SPOOLED}
         self._began = dict.fromkeys(_manifest.SPOOLED, 0.0)
-        self._count = threading.Lock()
-        self._sealed_bytes = sum(t["bytes"] for t in content["tables"].values())
-        self._removed_bytes = self._sealed_events = 0
+        self._ledger = Ledger(sum(t["bytes"] for t in content["tables"].values()))
         self._sealer = seal.Sealer(path, book, self._on_sealed)
+        self._deriver = Deriver(Derivation(path, book, self._ledger.add, keep_state=True))
         self._finished = False
 
     @classmethod
@@ -93,20 +94,18 @@ class TraceWriter:
                 raise MegascopeError(f"cannot create {path}", why, "free space or choose another place") from None
             raise
         writer._sealer.start()
+        writer._deriver.start()
         return writer
 
     @property
     def bytes_written(self) -> int:
-        """Bytes on disk for this trace: spool and sealed."""
-        with self._count:
-            total: int = self._sealed_bytes - self._removed_bytes + sum(w.total for w in self._spool.values())
-        return total
+        """Bytes on disk for this trace: spool, sealed and derived."""
+        return self._ledger.net_bytes + sum(w.total for w in self._spool.values())
 
     @property
     def sealing_lag_rows(self) -> int:
         """Event rows in the spool that are not sealed yet."""
-        lag: int = self.rows[EVENTS.name] - self._sealed_events
-        return lag
+        return self.rows[EVENTS.name] - self._ledger.sealed_events
 
     @property
     def raw_stopped(self) -> str | None:
@@ -173,7 +172,7 @@ class TraceWriter:
         self._with_room(lambda: self._manifest.commit(change))
 
     def finish(self, reason: str, **end: Any) -> None:
-        """Seal what is in the spool, write the end record (`reason` and `end`) and let go of the trace.
+        """Seal what is in the spool, write the end record (`reason` and `end`), derive the rest, let go of the trace.
 
         A trace that could not be sealed whole because the disk is full keeps the rest in its spool, readable, and is
         `unsealed`. Raises MegascopeError when the end could not be recorded.
@@ -195,6 +194,7 @@ class TraceWriter:
         """Let go of the trace as it is: unsealed, without an end record."""
         self._finished = True
         self._sealer.stop()
+        self._deriver.stop()
         self._let_go()
 
     def _gather(self, stream: str, batch: pa.RecordBatch) -> None:
@@ -211,7 +211,7 @@ class TraceWriter:
         if (batch := gathered.joined()) is None:
             return
         raw = stream == EVENTS.name
-        if raw and not self._gate.admits(self.bytes_written, batch.nbytes):
+        if raw and not self._gate.admits(self.bytes_written + self._deriver.owed, batch.nbytes):
             self._drop(batch)
             return
         writer = self._spool[stream]
@@ -258,15 +258,11 @@ class TraceWriter:
                     raise
 
     def _on_sealed(self, stream: str, files: list[spool.SpoolFile], entry: dict[str, Any] | None) -> None:
-        with self._count:
-            self._removed_bytes += sum(f.on_disk for f in files)
-            self._sealed_bytes += entry["bytes"] if entry else 0
-            if stream == EVENTS.name:
-                self._sealed_events += sum(f.rows for f in files)
+        self._ledger.sealed(stream, files, entry)
+        if entry is not None:
+            self._deriver.submit(stream, entry)
 
     def _finish(self, end: dict[str, Any]) -> None:
-        # The last raw rows may be dropped too: only then is the stretch of dropped rows complete.
-        self._write(EVENTS.name)
         for stretch in self._gate.close(last=True):
             self._lose_stretch(stretch)
         for stream in _manifest.SPOOLED:
@@ -274,42 +270,14 @@ class TraceWriter:
             self._rotate(stream)
         self._sealer.stop()
         self._reserve.remove()
-        whole = True
-        for stream in _manifest.STREAM_NAMES:
-            if stream != LOSS.name:
-                whole &= self._seal_rest(stream)
-        # What sealing itself has to tell comes after the last event is sealed, and before the losses are.
-        if saturated := seal.untold_saturation(self._manifest.snapshot(), 0):
-            self.lose("since_saturated", saturated)
+
+        def tell_saturated(rows: int) -> None:
+            self.lose("since_saturated", rows)
             self._write(LOSS.name)
             self._rotate(LOSS.name)
-        whole &= self._seal_rest(LOSS.name)
-        for table in ENGINE_TABLES:
-            files = self._sealer.waiting.get(table.name, [])
-            try:
-                self._on_sealed(table.name, files, seal.seal_table(self.path, self._manifest, table, files))
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                whole = False
 
-        def change(m: dict[str, Any]) -> None:
-            m["state"], m["end"] = "sealed" if whole else "unsealed", end
-
-        self._manifest.commit(change)
-        if whole:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _seal_rest(self, stream: str) -> bool:
-        """Seal all of a stream that waits; False when there is no room for it."""
-        for group in list(seal.groups(self._sealer.waiting.get(stream, []), last=True)):
-            try:
-                self._sealer.seal(stream, group)
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                return False
-        return not self._gathered[stream].rows
+        ending = Ending(self.path, self._manifest, self._sealer, self._deriver, self._ledger)
+        ending.run(end, tell_saturated, lambda stream: not self._gathered[stream].rows)
 
     def _let_go(self) -> None:
         for writer in self._spool.values():

@@ -62,7 +62,7 @@ class Megascope(App[None]):
             "c", "clear", "clear", show=False, tooltip="look at everything again: no interval, worker, class, request"
         ),
         Binding("ctrl+r", "again", "refresh", show=False, tooltip="ask everything on this screen again"),
-        Binding("q,ctrl+q", "quit", "quit", tooltip="quit; a query that runs is ended"),
+        Binding("q", "quit", "quit", tooltip="quit; a query that runs is ended"),
     ]
 
     def __init__(self, source: Source, *, threads: int | None = None, history: Path | None = None) -> None:
@@ -168,7 +168,10 @@ class Megascope(App[None]):
             assert self.source.trace is not None
             return Session.open(self.source.trace, threads=threads, memory_limit=MEMORY)
 
-        database = Database(opened, lambda posted: self.post_message(Arrived(database, posted)) and None, name)
+        def post(posted: Posted) -> None:
+            self.post_message(Arrived(database, posted))
+
+        database = Database(opened, post, name)
         return database
 
     def _look(self) -> None:
@@ -185,8 +188,8 @@ class Megascope(App[None]):
 
     def _know(self, posted: Posted) -> None:
         if not isinstance(posted, Answer):
-            if isinstance(self.screen, Workbench):
-                self.screen.say(posted.error, error=True)
+            for screen in self.screens_by_key.values():
+                screen.fail(posted)
             return
         match posted.question.key:
             case "app.info":

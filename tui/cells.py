@@ -1,8 +1,8 @@
 """What one cell of the timeline shows of a worker's time: a glyph and a style.
 
 Tasks are blocks, as high as the share of the cell that they fill, in the colour of their operator. Waits are letters,
-so that they are told apart without colours: `d` data, `c` communication, `r` resource, `k` control, `·` for work. A cell
-in which events of the worker were lost is underlined in red: less may be known of it than it shows.
+so that they are told apart without colours: `d` data, `c` communication, `r` resource, `k` control, `·` for work. A
+cell in which events of the worker were lost is underlined in red: less may be known of it than it shows.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def runs(looks: Iterable[Look]) -> list[tuple[str, Style]]:
 
 
 def cells_of(table: pa.Table, workers: Sequence[int], width: int) -> dict[int, list[Cell | None]]:
-    """Cells of each worker, [width] each, from the answer to `queries.TILES` or `PIECES`; None where nothing is known."""
+    """Cells of each worker, [width] each, from an answer to `queries.timeline`; None where nothing is known."""
     out: dict[int, list[Cell | None]] = {w: [None] * width for w in workers}
     columns: list[list[Any]] = [table[c].to_pylist() for c in ("worker", "cell", "busy", "top_class", "lost")]
     waits = zip(*(table[f"wait_{name}"].to_pylist() for name in DEP_CLASSES), strict=True)

@@ -2,75 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from ..analyze.catalogue import views
 
-WORDS = [
-    "SELECT",
-    "FROM",
-    "WHERE",
-    "GROUP",
-    "BY",
-    "ORDER",
-    "HAVING",
-    "LIMIT",
-    "OFFSET",
-    "JOIN",
-    "LEFT",
-    "USING",
-    "AND",
-    "OR",
-    "NOT",
-    "NULL",
-    "IN",
-    "BETWEEN",
-    "LIKE",
-    "ILIKE",
-    "CASE",
-    "WHEN",
-    "THEN",
-    "ELSE",
-    "END",
-    "DISTINCT",
-    "FILTER",
-    "OVER",
-    "PARTITION",
-    "QUALIFY",
-    "WITH",
-    "UNION",
-    "ALL",
-    "EXPLAIN",
-    "DESCRIBE",
-    "SUMMARIZE",
-    "DESC",
-    "ASC",
-]
-FUNCTIONS = [
-    "count(",
-    "sum(",
-    "min(",
-    "max(",
-    "avg(",
-    "median(",
-    "quantile_cont(",
-    "arg_max(",
-    "arg_min(",
-    "round(",
-    "coalesce(",
-    "greatest(",
-    "least(",
-    "lag(",
-    "lead(",
-    "row_number(",
-    "unnest(",
-    "range(",
-    "list(",
-    "histogram(",
-]
+_WORDS = (
+    "SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT OFFSET JOIN LEFT USING AND OR NOT NULL IN BETWEEN LIKE ILIKE CASE "
+    "WHEN THEN ELSE END DISTINCT FILTER OVER PARTITION QUALIFY WITH UNION ALL EXPLAIN DESCRIBE SUMMARIZE DESC ASC"
+)
+_FUNCTIONS = (
+    "count sum min max avg median quantile_cont arg_max arg_min round coalesce greatest least lag lead row_number "
+    "unnest range list histogram"
+)
+WORDS = tuple(_WORDS.split())
+FUNCTIONS = tuple(f"{name}(" for name in _FUNCTIONS.split())
 
 _WORD = re.compile(r"(?:(?P<alias>\w+)\.)?(?P<word>\w*)$")
 _TABLE_NEXT = re.compile(r"\b(?:FROM|JOIN|DESCRIBE|SUMMARIZE)\s+\w*$|\bFROM\s+[\w\s,]+,\s*\w*$", re.IGNORECASE)
@@ -87,7 +34,11 @@ class Completion:
     @property
     def common(self) -> str:
         """What all of them begin with."""
-        return os.path.commonprefix(list(self.words))
+        first, last = min(self.words, default=""), max(self.words, default="")
+        same = next(
+            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
+        return first[:same]
 
 
 @cache

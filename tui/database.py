@@ -1,8 +1,8 @@
 """One thread that owns a session: questions in, immutable answers out.
 
-The screen asks by key ("tasks", "timeline"). Of one key only the newest question counts: one that has not begun is
-replaced, one that runs is interrupted, and an answer that comes too late is dropped. So a burst of keys costs one query,
-and nothing that DuckDB does can hold up the screen.
+The screen asks by key ("tasks.list"). Of one key only the newest question counts: one that has not begun is replaced,
+one that runs is interrupted, and an answer that comes too late is dropped. So a burst of keys costs one query, and
+nothing that DuckDB does can hold up the screen.
 """
 
 from __future__ import annotations

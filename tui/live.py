@@ -73,5 +73,5 @@ def _names(segment: SegmentReader, table: str) -> dict[int, str]:
 
 
 def _column(segment: SegmentReader, table: str, key: str, value: str) -> dict[int, Any]:
-    found = segment.tables[table]
-    return dict(zip(found[key].to_pylist(), found[value].to_pylist(), strict=True))
+    keys: list[Any] = segment.tables[table][key].to_pylist()
+    return dict(zip(keys, segment.tables[table][value].to_pylist(), strict=True))

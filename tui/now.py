@@ -1,4 +1,4 @@
-"""Now: what every worker of a live engine does or waits for, and who waits for whom; else its last word in the trace."""
+"""Now: what every worker of a live engine does or waits for, and deadlocks; else its last word in the trace."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -13,20 +14,51 @@ from textual.widgets import Static
 from . import queries, trust
 from .cells import BLOCKS
 from .database import Answer, Question
-from .page import Column, page_of, text
+from .page import Page, text
 from .rows import Rows
 from .times import count, duration
 from .workbench import MOVING, Workbench
 
-CLASSES = (
-    Column("class", "class", lambda v: "(unknown)" if v is None else text(v), right=False),
-    Column("tasks", "tasks", count),
-    Column("total_ns", "total", duration),
-    Column("p50_ns", "p50", duration),
-    Column("p99_ns", "p99", duration),
-    Column("max_ns", "max", duration),
-    Column("incomplete", "no end", count),
-)
+COLUMNS = ("class", "tasks", "total", "p50", "p99", "max")
+
+
+def _tasks(row: dict[str, Any]) -> str:
+    """Between how many and how many; `+` where it is not known how many are missing."""
+    if not row["known"]:
+        return f"{count(row['tasks'])}+"
+    high = row["tasks_high"]
+    return count(row["tasks"]) if high == row["tasks"] else f"{count(row['tasks'])} – {count(high)}"
+
+
+def _quantile(row: dict[str, Any], name: str) -> str:
+    """Between which times the quantile lies; `~` of what was observed, where it is not known how much is missing."""
+    low, high = row[f"{name}_low"], row[f"{name}_ns"]
+    if name == "p99" and row["few"]:
+        return "too few"
+    if not row["known"]:
+        return f"~{duration(high)}"
+    if high is None:
+        return f"≥ {duration(low)}" if low is not None else "unknown"
+    if low is None:
+        return f"≤ {duration(high)}"
+    return duration(high) if duration(low) == duration(high) else f"{duration(low)} – {duration(high)}"
+
+
+def page(table: pa.Table) -> Page:
+    """The classes' page, with bounds where something is missing."""
+    rows = table.to_pylist()
+    cells = tuple(
+        (
+            "(unknown)" if row["class"] is None else text(row["class"]),
+            _tasks(row),
+            duration(row["total_ns"]),
+            _quantile(row, "p50"),
+            _quantile(row, "p99"),
+            duration(row["max_ns"]),
+        )
+        for row in rows
+    )
+    return Page(COLUMNS, (False, *[True] * (len(COLUMNS) - 1)), cells, tuple(rows))
 
 
 class Overview(Workbench):
@@ -90,7 +122,7 @@ class Overview(Workbench):
             order=queries.Clause(order),
         )
         self.query_one("#classes-heading", Static).update(f"slowest classes, by {order.removesuffix('_ns')}")
-        self.ask(Question("overview.classes", sql, window=self.window, shape=page_of(CLASSES)))
+        self.ask(Question("overview.classes", sql, window=self.window, shape=page))
 
     def show(self, answer: Answer) -> None:
         if answer.question.key == "overview.epochs":

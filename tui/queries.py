@@ -53,24 +53,30 @@ TRACE = """
 """
 
 TRUST = """
-    SELECT program_name AS program, selection, hook_name AS hook,
-        sum(eligible) FILTER (WHERE closed) AS eligible,
-        sum(observed) FILTER (WHERE closed) AS observed,
-        sum(lost) FILTER (WHERE closed) AS lost,
-        sum(throttled + faulted) FILTER (WHERE closed) AS refused,
-        sum(ring_lost + emit_throttled) FILTER (WHERE closed) AS not_written,
-        count(*) FILTER (WHERE NOT closed) AS open
-    FROM coverage
-    GROUP BY ALL
-    ORDER BY program, lost + refused + not_written DESC, eligible DESC
+    SELECT *
+    FROM (
+        SELECT program_name AS program, selection, hook_name AS hook,
+            sum(eligible) FILTER (WHERE closed)::BIGINT AS eligible,
+            sum(observed) FILTER (WHERE closed)::BIGINT AS observed,
+            sum(lost) FILTER (WHERE closed)::BIGINT AS lost,
+            sum(throttled + faulted) FILTER (WHERE closed)::BIGINT AS refused,
+            sum(ring_lost + emit_throttled) FILTER (WHERE closed)::BIGINT AS not_written,
+            count(*) FILTER (WHERE NOT closed) AS open
+        FROM coverage
+        GROUP BY ALL
+    )
+    ORDER BY program, lost + refused + not_written DESC NULLS LAST, eligible DESC NULLS LAST, hook
 """
 
 LOSSES = """
-    SELECT kind, severity, sum(count)::BIGINT AS count, unit, place, todo, min(t_begin) AS first, max(t_end) AS last
-    FROM loss
-    GROUP BY ALL
-    HAVING sum(count) > 0
-    ORDER BY list_position(['damaged', 'degraded', 'info'], severity), count DESC
+    SELECT *
+    FROM (
+        SELECT kind, severity, sum(count)::BIGINT AS count, unit, place, todo, min(t_begin) AS first, max(t_end) AS last
+        FROM loss
+        GROUP BY ALL
+    )
+    WHERE count > 0
+    ORDER BY list_position(['damaged', 'degraded', 'info'], severity), count DESC, kind
 """
 
 EPOCHS = """
@@ -86,20 +92,46 @@ EPOCHS = """
 """
 
 SLOWEST = """
-    SELECT class, count(*) AS tasks, sum(exec_ns)::BIGINT AS total_ns,
-        quantile_cont(exec_ns, 0.5)::BIGINT AS p50_ns,
-        CASE WHEN count(exec_ns) >= 1000 THEN quantile_cont(exec_ns, 0.99)::BIGINT END AS p99_ns,
-        max(exec_ns) AS max_ns,
-        count(*) - count(exec_ns) AS incomplete
-    FROM tasks
-    {where}
-    GROUP BY class
-    ORDER BY {order} DESC NULLS LAST
+    WITH lengths AS (
+        SELECT class, exec_ns, count(*) AS n
+        FROM tasks
+        {where}
+        GROUP BY ALL
+    ), sizes AS (
+        SELECT class, sum(n) AS tasks,
+            coalesce(sum(n) FILTER (WHERE exec_ns IS NOT NULL), 0) AS known,
+            missing_rows('complete', NULL, NULL) + coalesce(sum(n) FILTER (WHERE exec_ns IS NULL), 0) AS gone
+        FROM lengths
+        GROUP BY class
+    ), ranks AS (
+        -- Of a quantile that stands at rank r of all, the recorded ones hold the place r at the latest, and at the
+        -- earliest the one that all the missing ones would have pushed it down to.
+        SELECT *, ceil(0.5 * (known + coalesce(gone, 0))) AS r50, ceil(0.99 * (known + coalesce(gone, 0))) AS r99
+        FROM sizes
+    ), placed AS (
+        SELECT class, exec_ns, n, sum(n) OVER (PARTITION BY class ORDER BY exec_ns) AS place
+        FROM lengths
+        WHERE exec_ns IS NOT NULL
+    )
+    SELECT r.class, r.tasks::BIGINT AS tasks, (r.tasks + r.gone)::BIGINT AS tasks_high, r.gone IS NOT NULL AS known,
+        sum(p.exec_ns * p.n)::BIGINT AS total_ns,
+        CASE WHEN r50 > coalesce(gone, 0)
+            THEN min(p.exec_ns) FILTER (WHERE place >= r50 - coalesce(gone, 0)) END AS p50_low,
+        min(p.exec_ns) FILTER (WHERE place >= r50) AS p50_ns,
+        CASE WHEN r99 > coalesce(gone, 0) AND r.known >= 1000
+            THEN min(p.exec_ns) FILTER (WHERE place >= r99 - coalesce(gone, 0)) END AS p99_low,
+        CASE WHEN r.known >= 1000 THEN min(p.exec_ns) FILTER (WHERE place >= r99) END AS p99_ns,
+        max(p.exec_ns) AS max_ns,
+        r.known < 1000 AS few
+    FROM ranks AS r LEFT JOIN placed AS p ON r.class IS NOT DISTINCT FROM p.class
+    GROUP BY r.class, r.tasks, r.gone, r.known, r50, r99
+    ORDER BY {order} DESC NULLS LAST, r.class
 """
 
 TILES = """
     WITH slices AS (
-        SELECT *, unnest(range(greatest(tile >> {shift}, {cell}), least((tile + span - 1) >> {shift}, {last}) + 1)) AS cell
+        SELECT *,
+            unnest(range(greatest(tile >> {shift}, {cell}), least((tile + span - 1) >> {shift}, {last}) + 1)) AS cell
         FROM tiles
         WHERE level = {level} AND tile < {tile_end} AND tile + span > {tile_begin} AND worker IN {workers}
     ), shares AS (
@@ -160,7 +192,7 @@ TASKS = """
         missing
     FROM tasks
     {where}
-    ORDER BY {order} NULLS LAST
+    ORDER BY {order} NULLS LAST, task
     LIMIT {limit} OFFSET {offset}
 """
 
@@ -174,18 +206,18 @@ TASK = """
 """
 
 PRODUCERS = """
-    SELECT t.task, t.class, t.worker, t.start, t.complete, t.exec_ns
+    SELECT t.task, t.class, t.worker, t.start, t.complete, t.exec_ns, t.queue_ns, t.request, t.missing
     FROM tasks t
     WHERE t.task >> 32 = {iteration}
         AND t.task & 4294967295 IN (SELECT "index" FROM task_deps WHERE dep = {dep} AND releases)
-    ORDER BY t.complete DESC NULLS FIRST
+    ORDER BY t.complete DESC NULLS FIRST, t.task
 """
 
 REQUESTS = """
     SELECT *
     FROM requests
     {where}
-    ORDER BY {order} NULLS LAST
+    ORDER BY {order} NULLS LAST, request
     LIMIT {limit} OFFSET {offset}
 """
 

@@ -23,7 +23,6 @@ PAGE = 200
 COLUMNS = (
     Column("request", "request", str),
     Column("external_id", "id", right=False),
-    Column("tenant", "tenant", right=False),
     Column("state", "state", lambda v: "–" if v is None else text(v), right=False),
     Column("queued_ns", "queued", duration),
     Column("ttft_ns", "1st token", duration),

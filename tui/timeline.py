@@ -332,11 +332,11 @@ def _spans(rows: list[dict[str, Any]], begin: int, end: int) -> tuple[Span, ...]
 
 
 def _legend() -> Text:
-    told = Text("▁▄█ tasks by operator", no_wrap=True, overflow="ellipsis")
+    told = Text("▄█ task", no_wrap=True, overflow="ellipsis")
     for name, letter, colour in WAITS:
         told.append("  ")
         told.append(letter, f"bold {colour}")
-        told.append(f" {'for work' if name == 'none' else name}")
+        told.append(f" {'waits for work' if name == 'none' else name}")
     told.append("  ")
     told.append("! loss", f"bold {LOST}")
     return told

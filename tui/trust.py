@@ -86,7 +86,7 @@ def block(trust: Trust, info: TraceInfo, width: int, height: int) -> Text:
             Text.assemble(
                 (f"{text(row['hook']):<9}", "bold"),
                 (f"{share(eligible - gone, eligible):>7}", WARN),
-                f" of {count(eligible)} eligible; lost in queues {count(row['lost'])}, refused {count(row['refused'])}, "
+                f" of {count(eligible)} eligible; lost {count(row['lost'])}, refused {count(row['refused'])}, "
                 f"not written {count(row['not_written'])}",
             )
         )

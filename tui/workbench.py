@@ -54,6 +54,7 @@ class Workbench(Screen[None]):
         self._followed: object = None
         self._asked: dict[str, Question] = {}
         self._notes: dict[str, tuple[str, ...]] = {}
+        self._problems: dict[str, str] = {}
 
     @abstractmethod
     def body(self) -> Iterable[Widget]:
@@ -113,15 +114,19 @@ class Workbench(Screen[None]):
     def take(self, answer: Answer) -> None:
         """An answer has come."""
         self._notes[answer.question.key] = answer.notes
-        self.say("")
+        if self._problems.pop(answer.question.key, None) is not None:
+            self.say("")
         self.show(answer)
 
     def fail(self, failure: Failure) -> None:
-        """There is no answer."""
-        self.say(failure.error, error=True)
+        """There is no answer; the line at the bottom says why until there is one."""
+        self._problems[failure.question.key] = failure.error
+        self.say("")
 
     def say(self, told: str, *, error: bool = False) -> None:
-        """One line at the bottom."""
+        """One line at the bottom; without words the oldest problem that there still is."""
+        if not told and self._problems:
+            told, error = next(iter(self._problems.values())), True
         line = Text(text(told), trust.BAD if error else "", no_wrap=True, overflow="ellipsis")
         self.query_one("#status", Static).update(line)
 
