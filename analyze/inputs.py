@@ -16,11 +16,9 @@ import pyarrow as pa
 from ..store import loss, tables
 from ..store.trace import Part, Trace
 from .catalogue import views
-from .derived import derive, rows_of, tiles_of
 from .window import WHOLE, Window
 
 _STREAMS = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED)}
-_DERIVED = {t.name for t in tables.DERIVED}
 _SIDE_TABLES = {t.name: t for t in tables.SIDE_TABLES}
 VERIFY_BYTES = 256 << 20
 """A stream's parts up to this size are read once for their checksums, in about 0.2 s."""
@@ -40,7 +38,6 @@ class Inputs:
         """Nothing is read yet."""
         self.trace = trace
         self._tails: dict[str, pa.Table] = {}
-        self._derived: dict[str, pa.Table] = {}
         self._trusted: dict[Path, int] = {}
 
     @property
@@ -51,12 +48,10 @@ class Inputs:
     @property
     def files(self) -> list[str]:
         """Every file that DuckDB may open for this trace, absolute."""
-        return [str(part.path.absolute()) for name in _STREAMS for part in self._sealed(name)]
+        return [str(part.path.absolute()) for name in _STREAMS for part in self.trace.parts(name)]
 
     def tail(self, stream: str) -> pa.Table:
-        """Rows that are in no sealed part: of derived streams, all of them where sealing has not derived them whole."""
-        if stream in _DERIVED:
-            return self._derive(stream)
+        """Rows that are in the spool only, and of tasks, waits and tiles what no sealed part has yet."""
         if stream not in self._tails:
             self._tails[stream] = self.trace.tail(stream)
         return self._tails[stream]
@@ -67,42 +62,29 @@ class Inputs:
 
         Above VERIFY_BYTES of them they are taken on trust, and `unverified_bytes` says how much.
         """
-        if stream in _DERIVED and not self._is_derived():
-            return []
-        parts = [part for part in self._sealed(stream) if window.overlaps(part.t_min, part.t_max)]
-        if not parts:
-            return []
+        parts = self._overlapping(stream, window)
         if sum(part.bytes for part in parts) > VERIFY_BYTES:
             self._trusted |= {part.path: part.bytes for part in parts}
             return parts
-        sound = {part.path for part in self.trace.verified(stream, window.begin, window.last)}
+        if not parts:
+            return []
+        times = [t for part in parts for t in (part.t_min, part.t_max) if t is not None]
+        sound = {part.path for part in self.trace.verified(stream, min(times, default=None), max(times, default=None))}
         return [part for part in parts if part.path in sound]
 
-    def _sealed(self, stream: str) -> list[Part]:
-        return self.trace.parts(stream) if stream in self.trace.manifest["streams"] else []
-
-    def _is_derived(self) -> bool:
-        """Whether sealing has derived tasks and waits from all events: its last step, so not before the end."""
-        return self.trace.state == "sealed" and (bool(self._sealed("tasks")) or not self._sealed("events"))
-
-    def _derive(self, stream: str) -> pa.Table:
-        if self._is_derived():
-            return _STREAMS[stream].schema.empty_table()
-        if not self._derived:
-            self._derived = derive(self.trace, self.parts("events"), self.tail("events"))
-        if stream not in self._derived:
-            intervals = rows_of(self.parts("intervals"), self.tail("intervals"))
-            self._derived[stream] = tiles_of(self._derived["tasks"], self._derived["waits"], intervals)
-        return self._derived[stream]
+    def _overlapping(self, stream: str, window: Window) -> list[Part]:
+        parts = self.trace.parts(stream)
+        # A wait that had not ended lasts, but the times of its part do not say so. It is in the last one.
+        last = parts[-1:] if stream == "waits" else []
+        return [part for part in parts if window.overlaps(part.t_min, part.t_max) or part in last]
 
     def same_parts(self, stream: str, window: Window, other: Window) -> bool:
         """Whether the same parts have rows in both windows."""
-        parts = self._sealed(stream)
-        return all(window.overlaps(p.t_min, p.t_max) == other.overlaps(p.t_min, p.t_max) for p in parts)
+        return self._overlapping(stream, window) == self._overlapping(stream, other)
 
     def span(self) -> tuple[int, int] | None:
         """Device times [begin, end) of all events that can be read, in ns; None without any."""
-        times = [(p.t_min, p.t_max) for p in self._sealed("events") if p.t_min is not None and p.t_max is not None]
+        times = [(p.t_min, p.t_max) for p in self.trace.parts("events") if p.t_min is not None and p.t_max is not None]
         tail = self.tail("events")
         if tail.num_rows:
             t = tail["t"].to_numpy()

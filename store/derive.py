@@ -105,7 +105,7 @@ class Derivation:
         self._manifest.commit(change)
         self._made = None
         if before is not None and before != state:
-            derived.state_path(self._folder, before).unlink(missing_ok=True)
+            derived.state_path(self._folder, before["file"]).unlink(missing_ok=True)
         bytes_of = [e["bytes"] for e in (*entries.values(), state) if e is not None]
         self._on_bytes(sum(bytes_of) - (before["bytes"] if before is not None else 0))
 
@@ -114,8 +114,8 @@ class Derivation:
         state = self._pairer.state()
         if len(state) > derived.STATE_MOST:
             return None
-        entry = {"file": f"open-{number:06d}.state", "tiles_until": self._tiles.until}
-        path = derived.state_path(self._folder, entry)
+        entry: dict[str, Any] = {"file": f"open-{number:06d}.state", "tiles_until": self._tiles.until}
+        path = derived.state_path(self._folder, entry["file"])
         with durable.replacing(path) as temporary:
             temporary.write_bytes(state)
             size, crc = parquet.file_crc(temporary)

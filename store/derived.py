@@ -101,15 +101,16 @@ def read_part(path: Path, name: str, entry: dict[str, Any]) -> pa.Table | None:
     return rows if rows.schema == BY_NAME[name].schema and rows.num_rows == entry["rows"] else None
 
 
-def state_path(folder: Path, entry: dict[str, Any]) -> Path:
-    return folder / spool.FOLDER / entry["file"]
+def state_path(folder: Path, file: str) -> Path:
+    """Where what is carried over is kept."""
+    return folder / spool.FOLDER / file
 
 
 def open_state(folder: Path, content: dict[str, Any]) -> int:
     """A descriptor of what is carried over; -1 when the manifest names none or it cannot be opened."""
     entry = (content.get(KEY) or {}).get("state")
     try:
-        return -1 if entry is None else durable.open_regular(state_path(folder, entry))
+        return -1 if entry is None else durable.open_regular(state_path(folder, entry["file"]))
     except OSError:
         return -1
 

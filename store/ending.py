@@ -32,7 +32,10 @@ class Ending:
 
         Raises OSError, for a full disk only when the end could not be recorded.
         """
-        whole = all([self._seal_rest(s) and is_spooled(s) for s in STREAM_NAMES if s != LOSS.name])
+        whole = True
+        for stream in STREAM_NAMES:
+            if stream != LOSS.name:
+                whole &= self._seal_rest(stream) and is_spooled(stream)
         # What sealing itself has to tell comes after the last event is sealed, and before the losses are.
         if saturated := seal.untold_saturation(self._manifest.snapshot(), 0):
             tell_saturated(saturated)

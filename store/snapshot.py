@@ -34,7 +34,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, path: Path) -> Snapshot:
-        """Of the trace at `path`, without waiting for anybody. Raises Refused for its manifest (see `manifest.read`)."""
+        """Of the trace at `path`, without waiting for anybody. Raises Refused as `manifest.read`."""
         taken = cls._try(path, manifest.read(path))
         for attempt in range(_ATTEMPTS):
             again = manifest.read(path)

@@ -1,7 +1,7 @@
 """The spool: rows on disk before they are sealed, readable up to the last whole batch whatever happened.
 
 `spool/STREAM-NNNNNN.arrows` is an Arrow IPC stream that any Arrow reader opens. Beside it, `.sums` has one 32-byte
-record per message: what it is, its rows, where it ends, and the CRC-32 of its bytes. A message counts as written
+record per message: what it is, its rows, where it ends, and a checksum of its bytes. A message counts as written
 once its record is there, so the sums say how far a killed writer came; and Arrow is only ever given bytes whose
 checksum holds. The records' own checksums are seeded with the trace, the stream and the number of the file, so that
 a file under another's name is noticed. A finished file ends with a batch without rows whose metadata says
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import xxhash
 
 from . import durable
 
@@ -43,18 +44,24 @@ def file_name(stream: str, number: int) -> str:
     return f"{stream}-{number:06d}{DATA}"
 
 
+def digest_of(data: bytes | memoryview) -> int:
+    """Checksum of a message: the low half of its XXH3, which keeps up with the disk where a CRC-32 does not."""
+    digest: int = xxhash.xxh3_64_intdigest(data)
+    return digest & 0xFFFF_FFFF
+
+
 def _seed(trace_id: str, stream: str, number: int) -> int:
     return zlib.crc32(f"{trace_id}/{stream}/{number}".encode())
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One record batch in a spool file: bytes [begin, end), `rows` rows, CRC-32."""
+    """One record batch in a spool file: bytes [begin, end), `rows` rows, checksum."""
 
     begin: int
     end: int
     rows: int
-    crc: int
+    digest: int
 
 
 @dataclass
@@ -122,8 +129,8 @@ class SpoolWriter:
             self._start()
         assert self._file is not None
         begin = self._end
-        crc = self._put(_ROWS, batch.serialize(), batch.num_rows)
-        self._file.frames.append(Frame(begin, self._end, batch.num_rows, crc))
+        digest = self._put(_ROWS, batch.serialize(), batch.num_rows)
+        self._file.frames.append(Frame(begin, self._end, batch.num_rows, digest))
         self._rows += batch.num_rows
 
     def finish(self) -> SpoolFile | None:
@@ -170,9 +177,9 @@ class SpoolWriter:
 
     def _put(self, kind: bytes, data: pa.Buffer | bytes, rows: int) -> int:
         view = memoryview(data)
-        crc = zlib.crc32(view)
         end = self._end + len(view)
-        record = _RECORD.pack(kind, rows, end, crc, self._index, 0, 0)[:-4]
+        digest = digest_of(view)
+        record = _RECORD.pack(kind, rows, end, digest, self._index, 0, 0)[:-4]
         record += struct.pack("<I", zlib.crc32(record, self._seed))
         try:
             durable.write_all(self._data, view)
@@ -187,7 +194,7 @@ class SpoolWriter:
             raise
         self._end, self._index = end, self._index + 1
         self.total += len(view) + _RECORD.size
-        return crc
+        return digest
 
 
 def _end_message(schema: pa.Schema, rows: int) -> bytes:
@@ -222,15 +229,15 @@ def scan(path: Path, trace_id: str, *, keep_open: bool = False) -> SpoolFile:
     at = 0
     for index in range(len(sums) // _RECORD.size):
         record = sums[index * _RECORD.size :][: _RECORD.size]
-        kind, rows, end, crc, number, _, own = _RECORD.unpack(record)
+        kind, rows, end, digest, number, _, own = _RECORD.unpack(record)
         if own != zlib.crc32(record[:-4], seed) or number != index or end <= at or f.ended:
             break
         if (kind == _SCHEMA) != (index == 0) or kind not in (_SCHEMA, _ROWS, _DONE) or end > size:
             break
         if kind == _SCHEMA:
-            f.schema = Frame(at, end, 0, crc)
+            f.schema = Frame(at, end, 0, digest)
         elif kind == _ROWS:
-            f.frames.append(Frame(at, end, rows, crc))
+            f.frames.append(Frame(at, end, rows, digest))
         else:
             f.ended = True
         at = end
@@ -271,7 +278,7 @@ def read(f: SpoolFile, schema: pa.Schema, frames: Sequence[Frame] | None = None)
 
 def decode(data: bytes, frame: Frame, schema: pa.Schema) -> pa.RecordBatch | None:
     """The record batch in `data`; None when it is not what the frame and the schema promise."""
-    if len(data) != frame.end - frame.begin or zlib.crc32(data) != frame.crc:
+    if len(data) != frame.end - frame.begin or digest_of(data) != frame.digest:
         return None
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)

@@ -63,7 +63,7 @@ class TileBuilder:
         return self._until
 
     def resume(self, until: int, tasks: pa.Table, waits: pa.Table) -> None:
-        """Go on where another builder stood: of the decided `TASKS` and `WAITS`, what is after `until` is to be written.
+        """Go on where another builder stood: what of decided `TASKS` and `WAITS` is after `until` is to be written.
 
         For a new builder. Those that end before may be left out.
         """

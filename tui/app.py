@@ -86,6 +86,11 @@ class Megascope(App[None]):
         self.sql_database = self._database(threads, "sql")
 
     @property
+    def t_zero(self) -> int:
+        """Device time from which the screens count."""
+        return self.info.t_zero if self.info is not None else 0
+
+    @property
     def version(self) -> object:
         """Changes when what the screens show has changed."""
         return self.selection, self._session

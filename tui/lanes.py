@@ -59,6 +59,7 @@ class Lanes(Widget, can_focus=True):
         self.ids: Sequence[int] = ()
         self.roles: dict[int, str] = {}
         self.looks = Looks({})
+        self.t_zero = 0
         self.top = 0
         self.row = 0
         self.column = 0
@@ -93,21 +94,22 @@ class Lanes(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """The ruler, the marks, or a lane."""
         width = self.size.width
+        return Strip(self._line(y)).adjust_cell_length(width).apply_style(self.rich_style)
+
+    def _line(self, y: int) -> list[Segment]:
         if self.view is None:
-            return _strip([Segment(self.empty if y == 0 else "", Style(dim=True))], width)
+            return [Segment(self.empty if y == 0 else "", Style(dim=True))]
         if y == 0:
-            return _strip(self._ruler(self.view), width)
+            return self._ruler(self.view)
         if y == 1:
-            return _strip(self._marks(self.view), width)
+            return self._marks(self.view)
         number = self.top + y - HEAD
-        if number >= len(self.ids):
-            return _strip([], width)
-        return _strip(self._lane(self.view, number), width)
+        return self._lane(self.view, number) if number < len(self.ids) else []
 
     def _ruler(self, view: Viewport) -> list[Segment]:
         text = f"{'1 = ' + duration(view.cell_ns):<{LABEL}}"
         for column in range(0, view.width, _TICK):
-            label = "│" + moment(view.time_of(column), view.cell_ns)
+            label = "│" + moment(view.time_of(column) - self.t_zero, view.cell_ns)
             if column + len(label) <= view.width:
                 text += f"{label:<{_TICK}}"
         return [Segment(text, Style(dim=True))]
@@ -149,7 +151,3 @@ _INTERVAL = Look("━", Style(color="#7fd8ff", bold=True))
 _LOST = Look("!", Style(color=LOST, bold=True))
 _MARK = Look("▼", Style(color="#7fd8ff", bold=True))
 _CURSOR = Look("▾", Style(bold=True))
-
-
-def _strip(segments: list[Segment], width: int) -> Strip:
-    return Strip(segments).adjust_cell_length(width)

@@ -26,13 +26,13 @@ class Selection:
         """Whether nothing is selected."""
         return self == Selection()
 
-    def describe(self) -> str:
-        """In one line, for people."""
+    def describe(self, t_zero: int) -> str:
+        """In one line, for people; times since `t_zero`."""
         parts = []
         if self.interval is not None:
             begin, end = self.interval
             step = max(10 ** (len(str(end - begin)) - 4), 1)
-            parts.append(f"{moment(begin, step)} + {duration(end - begin)}")
+            parts.append(f"{moment(begin - t_zero, step)} + {duration(end - begin)}")
         if self.worker is not None:
             parts.append(f"worker {self.worker}")
         if self.task_class is not None:
@@ -58,6 +58,11 @@ class TraceInfo:
     pid: int
     """Process of the engine; 0 where it is not known"""
     notes: tuple[str, ...]
+
+    @property
+    def t_zero(self) -> int:
+        """Times are shown since this device time: the first event's."""
+        return self.t_begin or 0
 
     @property
     def recording(self) -> bool:

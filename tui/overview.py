@@ -99,6 +99,8 @@ class Overview(Workbench):
         )
         if info.end_reason:
             what += f"; ended: {info.end_reason}"
+        if info.t_begin is not None:
+            what += f"; 0 is {info.t_begin} ns"
         self.query_one("#what", Static).update(Text(text(what), no_wrap=True, overflow="ellipsis"))
         room = max(self.size.height // 5, 2)
         told = trust.block(self.bench.trust, info, self.size.width, room)
@@ -165,7 +167,7 @@ def _bars(rows: Sequence[dict[str, Any]], bars: int) -> tuple[Text, str]:
         lossy += missing
         height = round(observed * (len(BLOCKS) - 1) / max(highest, 1))
         out.append(BLOCKS[height], trust.BAD if missing else trust.GOOD if row["closed"] else trust.WARN)
-    heading = f"events by epoch: {count(highest)} at most in one of {bars:,} bars"
+    heading = f"events by epoch: {count(highest)} at most in one of {bars:,} bars" if bars > 1 else "events: one epoch"
     if lossy:
         heading += f"; red: {lossy:,} with losses"
     return out, heading

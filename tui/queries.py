@@ -157,7 +157,7 @@ PIECES = """
         FROM tasks
         WHERE worker IN {workers} AND start < {end} AND complete > {begin}
         UNION ALL
-        SELECT worker, t_begin, coalesce(t_end, {end}), task_class, dep_class
+        SELECT worker, t_begin, coalesce(t_end, {end}), task_class, CASE WHEN task = 0 THEN 0 ELSE dep_class END
         FROM waits
         WHERE worker IN {workers} AND t_begin < {end} AND (t_end > {begin} OR open)
     ), cells AS (
@@ -188,8 +188,7 @@ LOST_WHERE = """
 """
 
 TASKS = """
-    SELECT task, class, worker, ready, assign, start, complete, exec_ns, queue_ns, request, step, dep, released_by,
-        missing
+    SELECT rank, task, class, worker, start, complete, exec_ns, queue_ns, request, missing
     FROM tasks
     {where}
     ORDER BY {order} NULLS LAST, task
@@ -197,24 +196,29 @@ TASKS = """
 """
 
 TASK = """
-    SELECT t.*, d.wanted, p.name AS producer_class, r.class AS released_by_class, r.worker AS released_by_worker
+    SELECT t.task, t.class, t.ready, t.assign, t.start, t.complete, t.dep, t.dep_name, t.dep_class, t.released_by,
+        d.wanted, p.name AS producer_class, r.class AS released_by_class, r.worker AS released_by_worker
     FROM tasks AS t
     LEFT JOIN dependencies AS d ON d.id = t.dep
     LEFT JOIN task_classes AS p ON p.id = d.producer_class
     LEFT JOIN tasks AS r ON r.task = t.released_by AND t.released_by <> 0
-    WHERE t.task = {task}
+    WHERE t.task = {task} AND t.rank = {rank}
 """
 
 PRODUCERS = """
-    SELECT t.task, t.class, t.worker, t.start, t.complete, t.exec_ns, t.queue_ns, t.request, t.missing
-    FROM tasks t
+    SELECT t.rank, t.task, t.class, t.worker, t.start, t.complete, t.exec_ns, t.queue_ns, t.request, t.missing
+    FROM tasks AS t
     WHERE t.task >> 32 = {iteration}
         AND t.task & 4294967295 IN (SELECT "index" FROM task_deps WHERE dep = {dep} AND releases)
     ORDER BY t.complete DESC NULLS FIRST, t.task
 """
 
 REQUESTS = """
-    SELECT *
+    SELECT request, external_id, tenant, slot, state, arrival, admitted, ended, prompt_tokens, tokens,
+        queued_ns, ttft_ns, per_token_ns, total_ns, covered,
+        exec_ns, queue_ns, wait_data_ns, wait_communication_ns, wait_resource_ns, wait_control_ns,
+        shared_exec_ns, shared_queue_ns, shared_wait_data_ns, shared_wait_communication_ns,
+        shared_wait_resource_ns, shared_wait_control_ns
     FROM requests
     {where}
     ORDER BY {order} NULLS LAST, request

@@ -146,9 +146,8 @@ class Requests(Workbench):
             return
         told = Text(no_wrap=True, overflow="ellipsis")
         told.append(f"request {row['request']} {text(row['external_id'])}", "bold")
-        told.append(
-            f"  slot {row['slot']}  prompt {count(row['prompt_tokens'])}  arrived {moment(row['arrival'], 1000)}"
-        )
+        told.append(f"  {text(row['tenant'])}  slot {row['slot']}  prompt {count(row['prompt_tokens'])}")
+        told.append(f"  arrived {moment(row['arrival'] - self.bench.t_zero, 1_000)}")
         told.append(f"  covered {share(row['covered'])}\n", "" if row["covered"] == 1 else "#f9c74f")
         told.append(f"{'':<28}{'alone':>12}{'with a batch':>16}\n", "dim")
         told.append_text(self._parts(row))

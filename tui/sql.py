@@ -91,6 +91,7 @@ class Sql(Workbench):
 
     def show(self, answer: Answer) -> None:
         self._busy = False
+        self.say("")
         if answer.question.key == "sql.export":
             path, written = answer.value
             self.say(f"wrote {written.rows:,} rows to {path}")

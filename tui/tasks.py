@@ -33,16 +33,18 @@ def missing(bits: int | None) -> str:
     return " ".join(name for bit, name in _MISSING if (bits or 0) & bit)
 
 
-COLUMNS = (
-    Column("task", "task", task, right=False),
-    Column("class", "class", lambda v: "(unknown)" if v is None else text(v), right=False),
-    Column("start", "start", lambda v: moment(v, 1_000)),
-    Column("exec_ns", "exec", duration),
-    Column("queue_ns", "queue", duration),
-    Column("worker", "worker", lambda v: "–" if v is None else str(v)),
-    Column("request", "request", request),
-    Column("missing", "not seen", missing, right=False),
-)
+def columns(t_zero: int) -> tuple[Column, ...]:
+    """The list's columns; times since `t_zero`."""
+    return (
+        Column("task", "task", task, right=False),
+        Column("class", "class", lambda v: "(unknown)" if v is None else text(v), right=False),
+        Column("start", "start", lambda v: "–" if v is None else moment(v - t_zero, 10)),
+        Column("exec_ns", "exec", duration),
+        Column("queue_ns", "queue", duration),
+        Column("worker", "worker", lambda v: "–" if v is None else str(v)),
+        Column("request", "request", request),
+        Column("missing", "not seen", missing, right=False),
+    )
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Tasks(Workbench):
         if asked.producers is not None:
             iteration, dep, _ = asked.producers
             sql = queries.fill(queries.PRODUCERS, iteration=iteration, dep=dep)
-            self.ask(Question("tasks.list", sql, rows=PAGE, shape=page_of(COLUMNS)))
+            self.ask(Question("tasks.list", sql, rows=PAGE, shape=page_of(columns(self.bench.t_zero))))
             return
         try:
             filtered = conditions(asked.filter)
@@ -119,7 +121,7 @@ class Tasks(Workbench):
             offset=asked.offset,
         )
         window = WHOLE if jumped else self.window
-        self.ask(Question("tasks.list", sql, rows=PAGE, window=window, shape=page_of(COLUMNS)))
+        self.ask(Question("tasks.list", sql, rows=PAGE, window=window, shape=page_of(columns(self.bench.t_zero))))
 
     def show(self, answer: Answer) -> None:
         rows = self.query_one(Rows)
@@ -224,7 +226,7 @@ class Tasks(Workbench):
         self.follow(again=True)
 
     def _look(self, row: dict[str, Any]) -> None:
-        self.ask(Question("tasks.detail", queries.fill(queries.TASK, task=row["task"]), rows=1))
+        self.ask(Question("tasks.detail", queries.fill(queries.TASK, task=row["task"], rank=row["rank"]), rows=1))
 
     def _nothing(self) -> str:
         if self._asks.producers is not None:
@@ -262,7 +264,7 @@ class Tasks(Workbench):
             told.append(f"{task(found['task'])} {text(found['class'])}", "bold")
             for name in ("ready", "assign", "start", "complete"):
                 told.append(f"  {name} ", "dim")
-                told.append(moment(found[name]))
+                told.append("–" if found[name] is None else moment(found[name] - self.bench.t_zero))
             told.append("\nwaited last for ", "dim")
             if found["dep"]:
                 kind = found["dep_class"] or 0

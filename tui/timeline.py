@@ -85,7 +85,7 @@ class Timeline(Workbench):
         bench, lanes = self.bench, self.lanes
         lanes.ids, lanes.roles, lanes.looks = bench.worker_ids, bench.roles, Looks(bench.operators)
         selection = bench.selection
-        lanes.interval = selection.interval
+        lanes.interval, lanes.t_zero = selection.interval, bench.t_zero
         if selection.worker in lanes.ids:
             lanes.row = lanes.ids.index(selection.worker)
         if self._whole() is None:
@@ -293,9 +293,8 @@ class Timeline(Workbench):
             return
         t = lanes.view.time_of(lanes.column)
         told = Text(no_wrap=True, overflow="ellipsis")
-        told.append(
-            f"worker {lanes.worker} at {moment(t, lanes.view.cell_ns)} + {duration(lanes.view.cell_ns)}: ", "bold"
-        )
+        cell_ns = lanes.view.cell_ns
+        told.append(f"worker {lanes.worker} at {moment(t - lanes.t_zero, cell_ns)} + {duration(cell_ns)}: ", "bold")
         cell = lanes.drawn.at(lanes.worker, t) if lanes.drawn is not None else None
         told.append_text(self._describe(cell, lanes.drawn.view.cell_ns if lanes.drawn else 1))
         self.query_one("#cell", Static).update(told)

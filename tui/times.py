@@ -23,7 +23,7 @@ def duration(ns: float | None) -> str:
 
 
 def moment(ns: int | None, step: int = 1) -> str:
-    """A device time, as exact as `step` ns: `12.345678 ms`, in seconds from 10 s on."""
+    """A time since the trace's begin, as exact as `step` ns: `12.345678 ms`, in seconds from 10 s on."""
     if ns is None:
         return "–"
     size, unit = (1_000_000_000, "s") if abs(ns) >= 10_000_000_000 else (1_000_000, "ms")

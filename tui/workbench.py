@@ -143,7 +143,7 @@ class Workbench(Screen[None]):
         if bench.info is not None:
             self.query_one("#trust", Static).update(trust.line(bench.trust, bench.info))
         chosen = Text("looking at ", "dim", no_wrap=True, overflow="ellipsis")
-        chosen.append(text(bench.selection.describe()), "" if bench.selection.is_all else "bold #7fd8ff")
+        chosen.append(text(bench.selection.describe(bench.t_zero)), "" if bench.selection.is_all else "bold #7fd8ff")
         if not bench.selection.is_all:
             chosen.append("   c: everything again", "dim")
         self.query_one("#selection", Static).update(chosen)

@@ -226,7 +226,7 @@ def test_device_time_is_within_its_error(steps: list[tuple[int, int]], data: st.
         fits.append({"host_ns": host, "device_ns": device, "error_ns": 3})
     at = data.draw(st.integers(0, len(fits) - 2))
     before, after = fits[at], fits[at + 1]
-    when = data.draw(st.integers(before["host_ns"], after["host_ns"]))
+    when = data.draw(st.integers(before["host_ns"], after["host_ns"] - 1))
     found = device_time(when, fits)
     assert found.error_ns is not None
     for fit in (before, after):
@@ -242,3 +242,15 @@ def test_missing_times_of_a_part_leave_it_in() -> None:
     assert not window.overlaps(20, 30)
     assert not window.overlaps(0, 9)
     assert window.within(Window(15, None)) == Window(15, 20)
+
+
+def test_a_wait_that_went_on_is_in_every_later_window(tmp_path: Path) -> None:
+    """Though the times of its part end before."""
+    writer = recordings.begin(tmp_path / "x.mscope")
+    hooks = [5, 6, 5, *[3] * 97]
+    writer.append("events", recordings.ring_rows(100, hook=hooks, worker=[0, 0, 0, *[1] * 97], dep=1, task=7))
+    writer.finish("ended")
+    with Session.open(writer.path, threads=1) as session:
+        assert session.run("SELECT open FROM waits ORDER BY t_begin").read_all()["open"].to_pylist() == [False, True]
+        session.window(900, 950)
+        assert session.run("SELECT t_begin FROM waits").read_all()["t_begin"].to_pylist() == [20]

@@ -24,7 +24,7 @@ GIVEN: dict[str, Any] = {
         "clock_tick_ns": 1,
         "epoch_ns": 1000,
         "policy": "wait",
-        "exported_hooks": ["start", "complete", "wait"],
+        "exported_hooks": ["start"],
         "params": {"seed": 1},
     },
     "programs": [{"program": 1, "name": "recorder", "selection": "all", "source": "", "hash": ""}],
@@ -98,6 +98,22 @@ def all_events(trace: Trace) -> pa.Table:
     """Sealed and spooled events together, as a reader sees them."""
     parts = [pq.read_table(p.path).replace_schema_metadata(None) for p in trace.verified("events")]
     return pa.concat_tables([EVENTS.schema.empty_table(), *parts, trace.tail("events")])
+
+
+def all_of(trace: Trace, name: str) -> pa.Table:
+    """Sealed rows of a derived table and those that are derived while reading, as a reader sees them."""
+    parts = [pq.read_table(p.path).replace_schema_metadata(None) for p in trace.verified(name)]
+    return pa.concat_tables([parquet.BY_NAME[name].schema.empty_table(), *parts, trace.tail(name)])
+
+
+def started(trace: Trace) -> list[tuple[int, int]]:
+    """(task, start) of all tasks of a trace of `ring_rows`, in order."""
+    tasks = all_of(trace, "tasks")
+    return sorted(zip(tasks["task"].to_pylist(), tasks["start"].to_pylist(), strict=True))
+
+
+def expected_starts(rows: int) -> list[tuple[int, int]]:
+    return [(n, 1000 + 32 * n) for n in range(rows)]
 
 
 def keys(events: pa.Table) -> Counter[Key]:

@@ -367,5 +367,9 @@ def test_json_of_the_manifest_is_plain(sealed: Path) -> None:
     """The format is for other programs too: nothing but what any JSON reader understands."""
     m = json.loads((sealed / manifest.FILE).read_text())
     assert m["crc32"] == manifest.checksum(m)
-    assert {f.stem.rpartition("-")[0] for f in sealed.glob("*/*.parquet") if "-" in f.stem} == set(m["streams"])
+    assert {f.stem.rpartition("-")[0] for f in sealed.glob("*/*.parquet") if "-" in f.stem} == {
+        *m["streams"],
+        "tasks",
+        "tiles",
+    }
     assert EVENTS.name in m["streams"]

@@ -114,6 +114,33 @@ def test_rows_are_in_order_and_not_empty(tasks: list[Row], waits: list[Row], cut
         assert all((r["top_class"] is None) == (r["busy"] == 0) for r in rows)
 
 
+@given(some_tasks, some_waits, st.lists(times, max_size=4), st.sampled_from([0, 2, 1 << 20]), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_another_builder_goes_on(
+    tasks: list[Row], waits: list[Row], cuts: list[int], pending: int, sparing: bool
+) -> None:
+    """At every cut: what was written and what a new builder makes of the decided rows is all there is, once."""
+    builder = TileBuilder(pending_most=pending)
+    written, decided, low = [], ([], []), -1
+    for cut in sorted(cuts):
+        for kept, rows, begin, end in (
+            (decided[0], tasks, "start", "complete"),
+            (decided[1], waits, "t_begin", "t_end"),
+        ):
+            kept.append([r for r in rows if low < (r[end] if r[end] is not None else r[begin]) <= cut])
+        written.append(builder.feed(table(TASKS, decided[0][-1]), table(WAITS, decided[1][-1]), cut))
+        low = cut
+        so_far = [r for rows in decided[0] for r in rows], [r for rows in decided[1] for r in rows]
+        again = TileBuilder()
+        # Who ends before what is written may be left out.
+        given_tasks, given_waits = (
+            [r for r in rows if not sparing or max(r[begin], r[end] or 0) >= builder.until]
+            for rows, begin, end in ((so_far[0], "start", "complete"), (so_far[1], "t_begin", "t_end"))
+        )
+        again.resume(builder.until, table(TASKS, given_tasks), table(WAITS, given_waits))
+        assert spread([*written, again.finish()]) == slow(*so_far)
+
+
 def test_the_top_class_is_the_one_with_the_most_time_at_each_level() -> None:
     """Three short tasks of class 5 outweigh one of class 3 in the coarser slice, not in the finer one."""
     tasks = [a_task(0, 0, 40_000, 3), a_task(0, 45_000, 15_000, 5)]

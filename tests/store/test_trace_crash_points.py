@@ -10,12 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from made_traces import GIVEN, all_events, expected_keys, keys, record, request, ring_rows, task_classes
+from made_traces import (
+    GIVEN,
+    all_events,
+    all_of,
+    expected_keys,
+    expected_starts,
+    keys,
+    record,
+    request,
+    ring_rows,
+    started,
+    task_classes,
+)
 
 from megascope.store import durable, manifest
 from megascope.store.check import check, repair
+from megascope.store.derived import NAMES
 from megascope.store.errors import MegascopeError
 from megascope.store.trace import Trace, TraceWriter
 
@@ -62,14 +76,22 @@ def crash_at(step: int) -> None:
 def assert_whole(path: Path) -> None:
     with Trace.open(path) as trace:
         assert keys(all_events(trace)) == expected_keys(ROWS)
+        assert started(trace) == expected_starts(ROWS)
+        assert sum(all_of(trace, "tiles").filter(pc.field("level") == 16)["tasks"].to_pylist()) == ROWS
         assert {r["request"]: r["slot"] for r in trace.table("requests").to_pylist()} == {1: 7, 2: 2}
         assert trace.table("task_classes").equals(task_classes())
 
 
+def derived_files(path: Path) -> dict[str, bytes]:
+    """Every file of the derived tables and what is in it."""
+    return {str(f.relative_to(path)): f.read_bytes() for n in NAMES for f in (path / n).glob("*")}
+
+
 def spool_everything(path: Path) -> TraceWriter:
-    """All rows in the spool, and sealing not begun."""
+    """All rows in the spool, and neither sealing nor deriving begun."""
     w = TraceWriter.create(path, GIVEN, {"task_classes": task_classes()})
     w._sealer.stop()
+    w._deriver.stop()
     w.append("events", ring_rows(0, ROWS))
     for number, slot in ((1, 1), (2, 2), (1, 7)):
         w.upsert("requests", request(number, slot))
@@ -79,6 +101,7 @@ def spool_everything(path: Path) -> TraceWriter:
 
 def test_crash_anywhere_in_sealing(memory_path: Path) -> None:
     crashes = 0
+    spool_everything(memory_path / "whole.mscope").finish("done")
     for step in range(1, 1000):
         path = memory_path / f"{step}.mscope"
 
@@ -93,7 +116,9 @@ def test_crash_anywhere_in_sealing(memory_path: Path) -> None:
         if status == 77:
             assert repair(path).clean
             assert_whole(path)
-            assert Trace.open(path).state == "sealed"
+            with Trace.open(path) as trace:
+                assert (trace.state, trace.is_derived, trace.notes) == ("sealed", True, [])
+                assert derived_files(path) == derived_files(memory_path / "whole.mscope")
             assert not (path / "spool").exists()
             crashes += 1
         elif status == 0:
@@ -204,6 +229,7 @@ def test_killed_a_hundred_times(memory_path: Path) -> None:
             assert trace.state == "unsealed"
             sealed = sum(p.rows for p in trace.parts("events"))
             got = keys(all_events(trace))
+            assert started(trace) == expected_starts(got.total())
         assert got.total() >= confirmed
         assert got == expected_keys(got.total())
         assert got.total() - confirmed <= 61
@@ -213,5 +239,7 @@ def test_killed_a_hundred_times(memory_path: Path) -> None:
             assert trace.state == "sealed"
             assert trace.manifest["end"] == {"reason": "repaired"}
             assert keys(all_events(trace)) == got
+            assert trace.is_derived
+            assert started(trace) == expected_starts(got.total())
             assert sum(p.rows for p in trace.parts("events")) >= sealed
         assert repair(path).findings == report.findings

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_traces import all_events, make_small, record, ring_rows, truth
+from made_traces import all_events, all_of, expected_starts, make_small, record, ring_rows, started, truth
 
 from megascope.store import manifest, spool
 from megascope.store.check import check, repair
@@ -54,6 +53,7 @@ def rows_as_tuples(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 TRUTH = set(rows_as_tuples(truth(ROWS)))
+STARTS = set(expected_starts(ROWS))
 
 
 def judge(path: Path) -> str:
@@ -79,6 +79,9 @@ def judge(path: Path) -> str:
         for stream in ("coverage", "intervals", "loss", "now"):
             trace.verified(stream)
             trace.tail(stream)
+        assert set(started(trace)) <= STARTS
+        for name in ("waits", "tiles"):
+            all_of(trace, name)
         assert all("\n" not in n for n in trace.notes)
     assert set(rows) <= TRUTH
     assert len(rows) == len(set(rows)) or not report.clean
@@ -289,7 +292,7 @@ def test_hostile_arrow_with_right_checksums() -> None:
         for _ in range(rng.choice((1, 2, 8))):
             # Mostly in the message's metadata: offsets, lengths, types.
             data[rng.randrange(min(len(data), 1600) if rng.random() < 0.8 else len(data))] = rng.randrange(256)
-        frame = spool.Frame(0, len(data), 64, zlib.crc32(data))
+        frame = spool.Frame(0, len(data), 64, spool.digest_of(bytes(data)))
         batch = spool.decode(bytes(data), frame, RING_ROW.schema)
         if batch is not None:
             decoded += 1

@@ -22,10 +22,10 @@ from made_traces import (
     truth,
 )
 
-from megascope.store import reader, stored
+from megascope.store import snapshot, stored
 from megascope.store.check import check
 from megascope.store.errors import Refused
-from megascope.store.tables import EVENTS, LOSS, SIDE_TABLES, STREAMS
+from megascope.store.tables import DERIVED, EVENTS, LOSS, SIDE_TABLES, STREAMS
 from megascope.store.trace import Trace, TraceWriter
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -142,7 +142,7 @@ def test_a_snapshot_outlives_the_sealing_of_its_spool(tmp_path: Path) -> None:
 
 def test_tail_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     w = record(tmp_path / "a.mscope", 190, batch=10, finish=False)
-    monkeypatch.setattr(reader, "TAIL_BYTES", 128 * 60)
+    monkeypatch.setattr(snapshot, "TAIL_BYTES", 128 * 60)
     trace = Trace.open(tmp_path / "a.mscope")
     tail = trace.tail("events")
     assert set(tail["task"].to_pylist()) == set(range(190 - tail.num_rows, 190))
@@ -246,7 +246,7 @@ def test_saturated_since_is_told_once(tmp_path: Path) -> None:
     (loss,) = pq.read_table(part.path).to_pylist()
     assert (loss["kind"], loss["count"], loss["severity"]) == ("since_saturated", 100, "info")
     assert loss.keys() == set(LOSS.names)
-    assert {s.name for s in STREAMS} == set(check(path).rows)
+    assert {s.name for s in (*STREAMS, *DERIVED)} == set(check(path).rows)
 
 
 def descriptors() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from megascope.tui.app import Megascope
 from megascope.tui.model import Source
@@ -63,6 +65,11 @@ class Driven:
         """The same, as one text."""
         return "\n".join(self.lines)
 
+    def mask_seconds(self) -> None:
+        """Take out of the SQL screen how long its query took."""
+        line = self.widget(Static, "#answer")
+        line.update(re.sub(r" in [\d.,]+ (ns|µs|ms|s)", " in a while", str(line.content)))
+
     def widget(self, kind: Any, selector: str = "") -> Any:
         """A widget of the current screen."""
         return self.app.screen.query_one(selector, kind) if selector else self.app.screen.query_one(kind)
@@ -70,7 +77,11 @@ class Driven:
 
 @asynccontextmanager
 async def opened(
-    trace: Path | None = None, *, size: tuple[int, int] = (80, 24), segment: Path | None = None, history: Path | None = None
+    trace: Path | None = None,
+    *,
+    size: tuple[int, int] = (80, 24),
+    segment: Path | None = None,
+    history: Path | None = None,
 ) -> AsyncIterator[Driven]:
     """The app over a trace or a segment."""
     app = Megascope(Source(trace=trace, segment=segment), threads=1, history=history)

@@ -25,7 +25,7 @@ def record(path: Path, spec: str, *, seal: bool = True) -> Path:
         with SegmentReader.open(engine.path, write=True) as segment:
             recording = session.Session(segment, path)
             if not seal:
-                recording.writer.finish = lambda *_, **__: recording.writer.close()  # type: ignore[method-assign]
+                recording.writer.finish = lambda *_, **__: _die(recording.writer)  # type: ignore[method-assign]
             try:
                 recording.run(stopped=lambda: False, stop_engine=True)
             finally:
@@ -33,6 +33,12 @@ def record(path: Path, spec: str, *, seal: bool = True) -> Path:
     finally:
         engine.end()
     return path
+
+
+def _die(writer: TraceWriter) -> None:
+    """Flush, and go."""
+    writer.flush()
+    writer.close()
 
 
 def empty(path: Path) -> Path:

@@ -1,0 +1,233 @@
+"""The parts below the screens: times, filters, viewports, cells, completion, history, pages, SQL literals."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.style import Style
+
+from megascope.analyze.session import Session
+from megascope.store.errors import Usage
+from megascope.tui import queries
+from megascope.tui.cells import BLOCKS, Cell, Look, Looks, runs
+from megascope.tui.completion import complete
+from megascope.tui.filters import conditions
+from megascope.tui.history import MOST, History
+from megascope.tui.page import page_of_all
+from megascope.tui.times import count, duration, moment, share
+from megascope.tui.viewport import MOST_BITS, Viewport
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1_000, "1.00 µs"), (45_678, "45.7 µs"), (1_234_567_890, "1.23 s"), (None, "–")],
+)
+def test_durations(ns: int | None, text: str) -> None:
+    assert duration(ns) == text
+
+
+def test_moments_are_as_exact_as_their_step() -> None:
+    assert moment(12_345_678) == "12.345678 ms"
+    assert moment(12_345_678, 1_000) == "12.345 ms" or moment(12_345_678, 1_000) == "12.346 ms"
+    assert moment(10_000_000_000, 1_000_000) == "10.000 s"
+
+
+@given(st.integers(0, 10**12), st.integers(1, 10**12))
+def test_a_share_is_100_only_where_nothing_is_missing(part: int, whole: int) -> None:
+    part = min(part, whole)
+    assert (share(part, whole) == "100 %") == (part == whole)
+
+
+def test_counts() -> None:
+    assert [count(n) for n in (0, 12_345, 1_234_567, None)] == ["0", "12,345", "1.23 M", "–"]
+
+
+def test_filters_become_conditions() -> None:
+    assert conditions("attn worker=3 exec>20us queue<=1.5ms missing") == [
+        "contains(lower(class), 'attn')",
+        "worker = 3",
+        "exec_ns > 20000",
+        "queue_ns <= 1500000",
+        "missing <> 0",
+    ]
+    assert conditions("task=2:7") == [f"task = {2 << 32 | 7}"]
+    assert conditions("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("worker=x", "'x' is no number"),
+        ("exec>20", None),
+        ("exec>20m", "no duration"),
+        ("wrkr=3", "tasks have no 'wrkr'"),
+        ("a'b", "no name and no comparison"),
+        ("class>x", "compared with ="),
+        ("task=7", "write task=iteration:index"),
+        ("step=99999999999999999999", "no number"),
+    ],
+)
+def test_filters_that_are_none_say_why(text: str, why: str | None) -> None:
+    if why is None:
+        assert conditions(text)
+        return
+    with pytest.raises(Usage, match=why) as error:
+        conditions(text)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text(max_size=40))
+def test_no_filter_and_no_name_leaves_its_place_in_the_sql(text: str) -> None:
+    literal = queries.fill("{x}", x=text)
+    assert literal[0] == literal[-1] == "'"
+    assert "'" not in literal[1:-1].replace("''", "")
+    try:
+        told = conditions(text)
+    except Usage:
+        return
+    assert all(";" not in c and "--" not in c for c in told)
+
+
+def test_all_screens_sql_runs_on_a_real_trace(host: Path) -> None:
+    """Each question is one that people may ask with megascope sql, too."""
+    order = queries.Clause("task")
+    asked = [
+        queries.fill(queries.TRACE),
+        queries.fill(queries.TRUST),
+        queries.fill(queries.LOSSES),
+        queries.fill(queries.EPOCHS, first=0, epochs=9, bars=3),
+        queries.fill(queries.SLOWEST, where=queries.where("worker = 1"), order=queries.Clause("total_ns")),
+        queries.fill(queries.TASKS, where=queries.where(queries.of_request(1)), order=order, limit=5, offset=0),
+        queries.fill(queries.TASK, task=3, rank=0),
+        queries.fill(queries.PRODUCERS, iteration=3, dep=2),
+        queries.fill(queries.NOW),
+        queries.fill(queries.LOST_WHERE, begin=0, end=10**9),
+        *(
+            queries.timeline(Viewport.fit(1_000_000, 1_000_000 + ns, 60), [0, 1], tasks=tasks)
+            for ns in (10_000, 10**9)
+            for tasks in (False, True)
+        ),
+    ]
+    with Session.open(host, threads=1) as session:
+        for sql in asked:
+            with session.run(sql) as result:
+                result.read_all()
+
+
+def test_tiles_and_tasks_draw_the_same_sums(host: Path) -> None:
+    """Busy time of each worker in each cell: from tiles and from tasks, to a ns a slice."""
+    with Session.open(host, threads=1) as session:
+        begin, end = session.span() or (0, 0)
+        view = Viewport(16, begin >> 16, ((end - 1) >> 16) - (begin >> 16) + 1)
+        answers = []
+        for tasks in (False, True):
+            with session.run(queries.timeline(view, range(6), tasks=tasks)) as result:
+                rows = result.read_all().to_pylist()
+            answers.append({(r["worker"], r["cell"]): r["busy"] for r in rows if r["busy"]})
+    assert answers[0] == pytest.approx(answers[1], abs=64)
+    assert len(answers[0]) > 20
+
+
+@given(st.integers(0, 2**61), st.integers(1, 2**50), st.integers(20, 300))
+def test_a_fitted_viewport_shows_all_and_hardly_more(begin: int, length: int, width: int) -> None:
+    view = Viewport.fit(begin, begin + length, width)
+    assert view.begin <= begin
+    assert view.end >= begin + length or view.bits == MOST_BITS
+    assert view.level is None or view.level <= view.bits
+
+
+@given(st.integers(0, 2**40), st.integers(6, 40), st.integers(10, 200), st.data())
+def test_zooming_keeps_the_time_under_the_cursor(first: int, bits: int, width: int, data: st.DataObject) -> None:
+    view = Viewport(bits, first, width)
+    column = data.draw(st.integers(0, width - 1))
+    t = view.time_of(column)
+    for step in (-1, 1):
+        zoomed = view.zoom(step, column)
+        at = zoomed.time_of(column)
+        assert at - zoomed.cell_ns <= t <= at + zoomed.cell_ns
+
+
+def test_looks_say_waits_by_letters_and_tasks_by_height() -> None:
+    looks = Looks({1: "qkv", 2: "attn"})
+    assert looks.of(Cell(busy=100, top_class=1), 100).glyph == BLOCKS[-1]
+    assert looks.of(Cell(busy=1, top_class=1), 100).glyph == BLOCKS[0]
+    assert [looks.of(Cell(waits=w), 100).glyph for w in ((9, 0, 0, 0, 0), (0, 9, 0, 0, 0), (0, 0, 9, 0, 0))] == [
+        "·",
+        "d",
+        "c",
+    ]
+    assert looks.of(Cell(busy=100, top_class=1), 100).style != looks.of(Cell(busy=100, top_class=2), 100).style
+    lost = looks.of(Cell(busy=100, top_class=1, lost=3), 100)
+    assert (lost.glyph, lost.style.underline) == (BLOCKS[-1], True)
+
+
+@given(st.lists(st.tuples(st.sampled_from("▁█dc·"), st.integers(0, 2)), max_size=60))
+def test_runs_draw_the_same_with_as_few_segments_as_there_are_styles_in_a_row(cells: list[tuple[str, int]]) -> None:
+    styles = [Style(color=f"color({i})") for i in range(3)]
+    merged = runs(Look(glyph, styles[i]) for glyph, i in cells)
+    assert "".join(text for text, _ in merged) == "".join(glyph for glyph, _ in cells)
+    assert [s for text, s in merged for _ in text] == [styles[i] for _, i in cells]
+    assert all(a is not b for (_, a), (_, b) in pairwise(merged))
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "has_not"),
+    [
+        ("SELECT * FROM ta", "tasks", "task_class"),
+        ("SELECT exe| FROM tasks", "exec_ns", "tasks"),
+        ("SELECT w.t_| FROM waits AS w", "t_begin", "task"),
+        ("sel", "select", "SELECT"),
+        ("SELECT quan", "quantile_cont(", "queue"),
+        ("SELECT 1 FROM tasks JOIN wa", "waits", "worker"),
+    ],
+)
+def test_completion_knows_the_schema(text: str, has: str, has_not: str) -> None:
+    cursor = text.index("|") if "|" in text else len(text)
+    found = complete(text.replace("|", ""), cursor)
+    assert has in found.words
+    assert has_not not in found.words
+    assert all(w.startswith(found.common) for w in found.words)
+
+
+@given(st.text(max_size=60), st.integers(0, 60))
+def test_completion_never_fails(text: str, cursor: int) -> None:
+    found = complete(text, min(cursor, len(text)))
+    assert 0 <= found.start <= len(text)
+
+
+def test_history_is_kept_and_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "history.jsonl"
+    history = History(path)
+    for i in range(MOST + 5):
+        assert history.add(f"SELECT\n{i}") == ""
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = History(path)
+    assert (len(again.queries), again.queries[-1]) == (MOST, f"SELECT\n{MOST + 4}")
+    assert again.move(-1, "a draft") == f"SELECT\n{MOST + 4}"
+    assert again.move(1, "") == "a draft"
+    assert again.move(1, "") is None
+
+
+@pytest.mark.parametrize("content", ["", "not json\n", json.dumps({"a": 1}) + "\n", "\udcff"])
+def test_a_history_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    assert History(path).queries == []
+
+
+def test_a_history_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "was not kept" in History(tmp_path / "file" / "history.jsonl").add("SELECT 1")
+
+
+def test_a_page_shows_names_that_would_command_the_terminal_escaped() -> None:
+    page = page_of_all(pa.table({"a\x1b": ["x\x1b[31m", None], "n": [1, 2]}))
+    assert page.titles == ("a\\x1b", "n")
+    assert page.cells == (("x\\x1b[31m", "1"), ("null", "2"))
+    assert page.right == (False, True)
