@@ -13,6 +13,7 @@ REGISTRY = (
     "megascope.analyze.verbs:Sql",
     "megascope.analyze.verbs:Schema",
     "megascope.analyze.report_verb:Report",
+    "megascope.tui.verbs:Tui",
     "megascope.store.verbs:Check",
     "megascope.analyze.lint_verb:Lint",
 )

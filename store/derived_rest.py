@@ -7,7 +7,8 @@ the derived parts hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -60,37 +61,34 @@ class _Rest:
         return Pairer(derived.context(self._trace.path, self._content))
 
     def run(self) -> dict[str, pa.Table]:
-        self._losses()
-        taken, left = self._events()
+        left = self._not_taken(EVENTS.name)
+        # Without a state the parts that were derived from are gone through again, for what they left open.
+        taken = [] if self._until is not None else [p for p in self._trace.parts(EVENTS.name) if p not in left]
         tail = self._trace.tail(EVENTS.name)
         rows = sum(p.rows for p in (*taken, *left)) + tail.num_rows
+        names = ", ".join(derived.NAMES)
+        self._losses()
         if rows > EVENTS_MOST:
             todo = "end the recording" if self._trace.state == "recording" else f"{_REPAIR} derives them"
-            self._note(
-                f"{', '.join(derived.NAMES)}: what comes last was left out: {rows:,} events are too many; {todo}"
-            )
+            self._note(f"{names}: what comes last was left out: {rows:,} events are too many; {todo}")
         else:
             self._pair(taken, left, tail)
             if self._trace.state != "recording":
-                self._note(f"{', '.join(derived.NAMES)}: some were put together while reading; {_REPAIR} seals them")
+                self._note(f"{names}: some were put together while reading; {_REPAIR} seals them")
         return {name: pa.concat_tables(tables) for name, tables in self._out.items()}
 
-    def _events(self) -> tuple[list[Part], list[Part]]:
-        """The parts of events to go through again, and those from which nothing has been derived."""
-        new = set(derived.not_taken(self._content, EVENTS.name))
-        parts = self._trace.verified(EVENTS.name)
-        left = [p for p in parts if derived.number_of(p.path.name) in new]
-        return ([] if self._until is not None else [p for p in parts if p not in left]), left
+    def _not_taken(self, stream: str) -> list[Part]:
+        """The parts from which nothing has been derived."""
+        numbers = set(derived.not_taken(self._content, stream))
+        return [p for p in self._trace.parts(stream) if derived.number_of(p.path.name) in numbers]
 
     def _pair(self, taken: list[Part], left: list[Part], tail: pa.Table) -> None:
         if self._until is not None:
             self._builder.resume(self._until, self._sealed("tasks"), self._sealed("waits"))
-        for part in taken:
-            if (events := self._read(EVENTS.name, part)) is not None:
-                self._tiles(self._pairer.feed(events))
-        for events in (*(self._read(EVENTS.name, part) for part in left), tail):
-            if events is not None and events.num_rows:
-                self._keep(self._pairer.feed(events))
+        for events in self._read(EVENTS.name, taken):
+            self._tiles(self._pairer.feed(events))
+        for events in chain(self._read(EVENTS.name, left), [tail]):
+            self._keep(self._pairer.feed(events))
         self._keep(self._pairer.finish())
         self._out["tiles"].append(self._builder.finish())
 
@@ -103,21 +101,23 @@ class _Rest:
 
     def _losses(self) -> None:
         """Tiles of lost events."""
-        new = set(derived.not_taken(self._content, INTERVALS.name))
-        parts = [p for p in self._trace.verified(INTERVALS.name) if derived.number_of(p.path.name) in new]
         none = (TASKS.schema.empty_table(), WAITS.schema.empty_table())
-        for rows in (*(self._read(INTERVALS.name, p) for p in parts), self._trace.tail(INTERVALS.name)):
-            if rows is not None and rows.num_rows:
-                self._out["tiles"].append(TileBuilder().feed(*none, NONE, rows))
+        parts = self._read(INTERVALS.name, self._not_taken(INTERVALS.name))
+        for rows in chain(parts, [self._trace.tail(INTERVALS.name)]):
+            self._out["tiles"].append(TileBuilder().feed(*none, NONE, rows))
 
     def _sealed(self, name: str) -> pa.Table:
         """The rows of a derived table from which tiles are not written whole."""
-        rows = (self._read(name, part) for part in self._trace.verified(name, self._until))
         schema = TASKS.schema if name == TASKS.name else WAITS.schema
-        return pa.concat_tables([schema.empty_table(), *(r for r in rows if r is not None)])
+        assert self._until is not None
+        late = [p for p in self._trace.parts(name) if p.t_max is not None and p.t_max >= self._until]
+        return pa.concat_tables([schema.empty_table(), *self._read(name, late)])
 
-    def _read(self, name: str, part: Part) -> pa.Table | None:
-        entry = {"rows": part.rows, "bytes": part.bytes, "crc32": part.crc32}
-        if (rows := derived.read_part(part.path, name, entry)) is None:
-            self._note(f"{name}/{part.path.name} was left out: it cannot be read")
-        return rows
+    def _read(self, name: str, parts: list[Part]) -> Iterator[pa.Table]:
+        """One part after the other; what is not as it was sealed is left out."""
+        for part in parts:
+            entry = {"rows": part.rows, "bytes": part.bytes, "crc32": part.crc32}
+            if (rows := derived.read_part(part.path, name, entry)) is None:
+                self._note(f"{name}/{part.path.name} was left out: it cannot be read ({part.rows} rows)")
+            else:
+                yield rows

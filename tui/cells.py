@@ -7,10 +7,13 @@ cell in which events of the worker were lost is underlined in red: less may be k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from rich.style import Style
 
@@ -28,92 +31,121 @@ WAITS: tuple[tuple[str, str, str], ...] = (
 assert tuple(w[0] for w in WAITS) == DEP_CLASSES
 PALETTE = ("#5aa9e6", "#7bc96f", "#b28dff", "#4fd1c5", "#e6b35a", "#8fb3ff", "#a3d977", "#d98cb3", "#66c2a5", "#c9b1ff")
 LOST = "#ff5f5f"
+_LOST_BACKGROUND = "#4a1520"
+
+GLYPHS = " " + "".join(letter for _, letter, _ in WAITS) + BLOCKS
+"""Glyphs by number."""
+_FIRST_BLOCK = 1 + len(WAITS)
+_COLOURS = (None, *(colour for _, _, colour in WAITS), *PALETTE)
+_FIRST_OPERATOR = 1 + len(WAITS)
+
+I64 = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int16]
+"""What is drawn, a number a cell: glyph << 8 | colour << 1 | lost. Cells of one style share the low 8 bits."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """What a worker did in one cell; times in ns. lost: its events that were lost somewhere around here."""
 
-    busy: int = 0
-    waits: tuple[int, ...] = (0, 0, 0, 0, 0)
-    top_class: int | None = None
-    lost: int = 0
-
-    @property
-    def longest_wait(self) -> int:
-        """Kind of the longest wait."""
-        return max(range(len(self.waits)), key=self.waits.__getitem__)
+    busy: int
+    waits: tuple[int, ...]
+    top_class: int
+    lost: int
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a cell is drawn; equal looks next to each other are drawn at once."""
+class Cells:
+    """What is known of some workers: [workers, width] each, waits [workers, 5, width]; times in ns."""
 
-    glyph: str
-    style: Style
+    row_of: dict[int, int]
+    known: npt.NDArray[np.bool_]
+    busy: I64
+    waits: I64
+    top_class: I64
+    lost: I64
+    codes: Codes
 
-
-NOTHING = Look(" ", Style())
-
-
-class Looks:
-    """Looks of cells by what they show; classes of one operator share a colour."""
-
-    def __init__(self, operators: dict[int, str]) -> None:
-        """operators: of each class id."""
-        order = {name: i for i, name in enumerate(dict.fromkeys(operators.values()))}
-        self._colour = {id_: PALETTE[order[name] % len(PALETTE)] for id_, name in operators.items()}
-        self._known: dict[tuple[str, str, bool], Look] = {}
-
-    def of(self, cell: Cell, width_ns: int) -> Look:
-        """The look of a cell that is `width_ns` wide."""
-        kind = cell.longest_wait
-        waited = cell.waits[kind]
-        if cell.busy == 0 and waited == 0:
-            return self._look(" ", "", lost=cell.lost > 0)
-        if waited >= cell.busy:
-            _, glyph, colour = WAITS[kind]
-            return self._look(glyph, colour, lost=cell.lost > 0)
-        height = min(max(round(cell.busy * len(BLOCKS) / width_ns), 1), len(BLOCKS))
-        return self._look(BLOCKS[height - 1], self.colour(cell.top_class), lost=cell.lost > 0)
-
-    def colour(self, task_class: int | None) -> str:
-        """The colour of a class's operator."""
-        return self._colour.get(-1 if task_class is None else task_class, PALETTE[0])
-
-    def _look(self, glyph: str, colour: str, *, lost: bool) -> Look:
-        key = (glyph, colour, lost)
-        if key not in self._known:
-            # The underline takes the letter's colour in many terminals: the background makes it red in all.
-            style = Style(color=colour or None, bgcolor="#4a1520" if lost else None, underline=lost)
-            self._known[key] = Look(glyph, style)
-        return self._known[key]
+    def at(self, worker: int, column: int) -> Cell | None:
+        """One cell; None where nothing is known."""
+        row = self.row_of.get(worker)
+        if row is None or not 0 <= column < self.known.shape[1] or not self.known[row, column]:
+            return None
+        return Cell(
+            int(self.busy[row, column]),
+            tuple(self.waits[row, :, column].tolist()),
+            int(self.top_class[row, column]),
+            int(self.lost[row, column]),
+        )
 
 
-def runs(looks: Iterable[Look]) -> list[tuple[str, Style]]:
+def cells_of(table: pa.Table, workers: Sequence[int], width: int, cell_ns: int, operators: dict[int, str]) -> Cells:
+    """The cells in an answer to `queries.timeline`, and how they are drawn. operators: of each class id."""
+    row_of = {worker: i for i, worker in enumerate(workers)}
+    shape = (len(workers), width)
+    whose: list[Any] = table["worker"].to_pylist()
+    row = np.array([row_of.get(worker, -1) for worker in whose], np.int64)
+    column = _ints(table, "cell")
+    kept = (row >= 0) & (column >= 0) & (column < width)
+    at = (row[kept], column[kept])
+
+    def spread(name: str, blank: int = 0) -> I64:
+        out = np.full(shape, blank, np.int64)
+        out[at] = _ints(table, name, blank)[kept]
+        return out
+
+    known = np.zeros(shape, np.bool_)
+    known[at] = True
+    busy, top, lost = spread("busy"), spread("top_class", -1), spread("lost")
+    waits = np.stack([spread(f"wait_{name}") for name in DEP_CLASSES], axis=1)
+    return Cells(row_of, known, busy, waits, top, lost, _codes(busy, waits, top, lost, cell_ns, operators))
+
+
+def _codes(busy: I64, waits: I64, top: I64, lost: I64, cell_ns: int, operators: dict[int, str]) -> Codes:
+    """Tasks by height where they took longer than any kind of wait, else the letter of the longest."""
+    kind = waits.argmax(axis=1)
+    waited = waits.max(axis=1)
+    height = np.clip(np.rint(busy * len(BLOCKS) / cell_ns), 1, len(BLOCKS)).astype(np.int64)
+    colour_of = np.full(max(operators, default=0) + 2, _FIRST_OPERATOR, np.int64)
+    order = {name: i for i, name in enumerate(dict.fromkeys(operators.values()))}
+    for id_, name in operators.items():
+        colour_of[id_] = _FIRST_OPERATOR + order[name] % len(PALETTE)
+    glyph = np.where(waited >= busy, 1 + kind, _FIRST_BLOCK - 1 + height)
+    colour = np.where(waited >= busy, 1 + kind, colour_of[np.clip(top, -1, len(colour_of) - 1)])
+    nothing = (busy == 0) & (waited == 0)
+    code = np.where(nothing, 0, glyph << 8 | colour << 1) | (lost > 0)
+    return code.astype(np.int16)
+
+
+def _ints(table: pa.Table, name: str, blank: int = 0) -> I64:
+    column: Any = table[name].combine_chunks()
+    values: I64 = column.fill_null(blank).to_numpy(zero_copy_only=False).astype(np.int64)
+    return values
+
+
+def style_of(code: int) -> Style:
+    """The style of a code's low 8 bits."""
+    return _STYLES[code & 0xFF]
+
+
+def _style(low: int) -> Style:
+    lost, colour = bool(low & 1), low >> 1
+    # The underline takes the letter's colour in many terminals: the background makes it red in all.
+    return Style(
+        color=_COLOURS[colour] if colour < len(_COLOURS) else None,
+        bgcolor=_LOST_BACKGROUND if lost else None,
+        underline=lost,
+    )
+
+
+_STYLES = tuple(_style(low) for low in range(256))
+
+
+def runs(codes: Codes) -> list[tuple[str, Style]]:
     """Text and style of each run of cells with the same style: a third of the time of drawing cell by cell."""
-    out: list[tuple[str, Style]] = []
-    text: list[str] = []
-    style: Style | None = None
-    for look in looks:
-        if look.style is not style and text:
-            assert style is not None
-            out.append(("".join(text), style))
-            text = []
-        style = look.style
-        text.append(look.glyph)
-    if text:
-        assert style is not None
-        out.append(("".join(text), style))
-    return out
-
-
-def cells_of(table: pa.Table, workers: Sequence[int], width: int) -> dict[int, list[Cell | None]]:
-    """Cells of each worker, [width] each, from an answer to `queries.timeline`; None where nothing is known."""
-    out: dict[int, list[Cell | None]] = {w: [None] * width for w in workers}
-    columns: list[list[Any]] = [table[c].to_pylist() for c in ("worker", "cell", "busy", "top_class", "lost")]
-    waits = zip(*(table[f"wait_{name}"].to_pylist() for name in DEP_CLASSES), strict=True)
-    for (worker, at, busy, top, lost), waited in zip(zip(*columns, strict=True), waits, strict=True):
-        if worker in out and 0 <= at < width:
-            out[worker][at] = Cell(busy or 0, tuple(w or 0 for w in waited), top, lost or 0)
-    return out
+    if not len(codes):
+        return []
+    text = "".join([GLYPHS[glyph] for glyph in (codes >> 8).tolist()])
+    low = codes & 0xFF
+    cuts = [0, *(np.flatnonzero(np.diff(low)) + 1).tolist(), len(codes)]
+    return [(text[a:b], _STYLES[int(low[a])]) for a, b in pairwise(cuts)]

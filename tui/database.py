@@ -31,7 +31,8 @@ WHOLE: Window = (None, None)
 class Question:
     """`sql`, asked through `window` (device time, ns) of the trace; `key` says who asks.
 
-    shape: makes what is shown of the rows, on the database's thread. work: is done instead of running `sql`.
+    shape: makes what is shown of the rows, on the database's thread. work: is done instead of running `sql`. notes:
+    ask what the answer stands for, too; of tasks and waits that may take longer than the answer.
     """
 
     key: str
@@ -40,11 +41,12 @@ class Question:
     window: Window = WHOLE
     shape: Callable[[pa.Table], Any] | None = None
     work: Callable[[Session], Any] | None = None
+    notes: bool = False
 
 
 @dataclass(frozen=True)
 class Answer:
-    """At most `question.rows` rows; `more`: there were others. `notes`: what they stand for, a line per view.
+    """At most `question.rows` rows; `more`: there were others. `notes`: what they stand for, a line per view, if asked.
 
     value: what `question.shape` made of the rows, or what `question.work` returned.
     session: number of the opening of the trace that answered; it grows as a trace that is being recorded is followed.
@@ -179,7 +181,7 @@ class Database:
             with session.run(question.sql) as result:
                 table, more = _first(result, result.schema, question.rows)
                 views = result.views
-            notes = tuple(session.coverage_lines(views))
+            notes = tuple(session.coverage_lines(views)) if question.notes else ()
             value = None if question.shape is None else question.shape(table)
         except MegascopeError as error:
             return Failure(question, number, str(error))

@@ -90,10 +90,11 @@ class Behind(ModalScreen[str | None]):
         Binding("p,shift+tab", "next(-1)", "previous query"),
     ]
 
-    def __init__(self, title: str, asked: Sequence[tuple[Question, tuple[str, ...]]]) -> None:
-        """asked: the questions, each with the notes of its answer."""
+    def __init__(self, title: str, asked: Sequence[Question]) -> None:
+        """asked: the screen's questions; `tell` says later what their answers stand for."""
         super().__init__()
         self._title, self._asked = title, asked
+        self._told: Sequence[Sequence[str]] = ()
         self._at = 0
 
     def compose(self) -> ComposeResult:
@@ -106,6 +107,11 @@ class Behind(ModalScreen[str | None]):
         self.query_one("#reader").focus()
         self._show()
 
+    def tell(self, notes: Sequence[Sequence[str]]) -> None:
+        """What the answer to each question stands for."""
+        self._told = notes
+        self._show()
+
     def action_next(self, by: int) -> None:
         """Show another of the screen's queries."""
         self._at = (self._at + by) % max(len(self._asked), 1)
@@ -113,14 +119,15 @@ class Behind(ModalScreen[str | None]):
 
     def action_take(self) -> None:
         """Close, and hand the query over."""
-        self.dismiss(self._asked[self._at][0].sql if self._asked else None)
+        self.dismiss(self._asked[self._at].sql if self._asked else None)
 
     def _show(self) -> None:
         told = Text()
         if not self._asked:
             told.append("nothing was asked for this screen", "dim")
         else:
-            question, notes = self._asked[self._at]
+            question = self._asked[self._at]
+            notes = self._told[self._at] if self._at < len(self._told) else ()
             told.append(f"{self._at + 1} of {len(self._asked)}: {question.key}\n", "bold")
             begin, end = question.window
             if begin is not None or end is not None:

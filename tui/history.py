@@ -38,6 +38,9 @@ class History:
     def move(self, by: int, shown: str) -> str | None:
         """The query `by` places away from the one shown; what was being written comes after the last. None: no more."""
         to = self._at + by
+        # What was just run stands in the editor still.
+        if 0 <= to < len(self.queries) and self._at == len(self.queries) and self.queries[to] == shown:
+            to += by
         if not 0 <= to <= len(self.queries):
             return None
         if self._at == len(self.queries):

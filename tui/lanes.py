@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import groupby
 from typing import ClassVar
 
+import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from .cells import LOST, NOTHING, Cell, Look, Looks, runs
+from .cells import LOST, Cell, Cells, Codes, runs
 from .times import duration, moment
 from .viewport import Viewport
 
@@ -25,16 +27,24 @@ _TICK = 18
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is known of a stretch of time: cells of each worker, in the cells of `view`."""
+    """What is known of a stretch of time, in the cells of `view`."""
 
     view: Viewport
-    cells: dict[int, list[Cell | None]] = field(default_factory=dict)
+    cells: Cells
 
     def at(self, worker: int, t: int) -> Cell | None:
         """The cell of a worker at a time; None where nothing is known."""
-        lane = self.cells.get(worker)
-        column = self.view.column_of(t)
-        return lane[column] if lane is not None and 0 <= column < len(lane) else None
+        return self.cells.at(worker, self.view.column_of(t))
+
+    def codes(self, worker: int, view: Viewport) -> Codes:
+        """[view.width] what to draw of a worker in the cells of another view, until that has been asked for."""
+        out = np.zeros(view.width, np.int16)
+        row = self.cells.row_of.get(worker)
+        if row is not None:
+            columns = ((np.arange(view.width) + view.first << view.bits) >> self.view.bits) - self.view.first
+            inside = (columns >= 0) & (columns < self.view.width)
+            out[inside] = self.cells.codes[row, columns[inside]]
+        return out
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,6 @@ class Lanes(Widget, can_focus=True):
         self.drawn: Drawn | None = None
         self.ids: Sequence[int] = ()
         self.roles: dict[int, str] = {}
-        self.looks = Looks({})
         self.t_zero = 0
         self.top = 0
         self.row = 0
@@ -116,38 +125,42 @@ class Lanes(Widget, can_focus=True):
 
     def _marks(self, view: Viewport) -> list[Segment]:
         """Where something is missing, the selected interval, the mark and the cursor."""
-        line: list[Look] = [NOTHING] * view.width
+        line = [" "] * view.width
         if self.interval is not None:
-            begin, end = view.column_of(self.interval[0]), view.column_of(self.interval[1] - 1)
-            for column in range(max(begin, 0), min(end + 1, view.width)):
-                line[column] = _INTERVAL
+            self._draw(line, view, *self.interval, "━")
         for span in self.lost:
-            begin, end = view.column_of(span.begin), view.column_of(span.end)
-            for column in range(max(begin, 0), min(end + 1, view.width)):
-                line[column] = _LOST
-        if self.mark is not None and 0 <= (column := view.column_of(self.mark)) < view.width:
-            line[column] = _MARK
-        line[min(self.column, view.width - 1)] = _CURSOR
+            self._draw(line, view, span.begin, span.end + 1, "!")
+        if self.mark is not None:
+            self._draw(line, view, self.mark, self.mark + 1, "▼")
+        line[min(self.column, view.width - 1)] = "▾"
         label = "loss !" if self.lost else ""
-        return [Segment(f"{label:<{LABEL}}", Style(color=LOST)), *(Segment(t, s) for t, s in runs(line))]
+        segments = [Segment(f"{label:<{LABEL}}", _MARKS["!"])]
+        return segments + [Segment("".join(run), _MARKS[glyph]) for glyph, run in groupby(line)]
+
+    def _draw(self, line: list[str], view: Viewport, begin: int, end: int, glyph: str) -> None:
+        """Draw what lasts from `begin` until before `end`."""
+        for column in range(max(view.column_of(begin), 0), min(view.column_of(end - 1) + 1, view.width)):
+            line[column] = glyph
 
     def _lane(self, view: Viewport, number: int) -> list[Segment]:
         worker = self.ids[number]
         at_cursor = number == self.row
         label = f"{worker:>4} {self.roles.get(worker, '')[: LABEL - 6]:<{LABEL - 6}} "
-        looks = [self._look(view, worker, column) for column in range(view.width)]
-        if at_cursor and self.column < view.width:
-            under = looks[self.column]
-            looks[self.column] = Look(under.glyph, under.style + Style(reverse=True))
-        segments = [Segment(t, s) for t, s in runs(looks)]
-        return [Segment(label, Style(bold=True, reverse=True) if at_cursor else Style(dim=True)), *segments]
+        segments = [Segment(label, Style(bold=True, reverse=True) if at_cursor else Style(dim=True))]
+        if self.drawn is None:
+            return segments
+        codes = self.drawn.codes(worker, view)
+        if not at_cursor or self.column >= view.width:
+            return segments + [Segment(t, s) for t, s in runs(codes)]
+        segments += [Segment(t, s) for t, s in runs(codes[: self.column])]
+        segments += [Segment(t, s + Style(reverse=True)) for t, s in runs(codes[self.column : self.column + 1])]
+        return segments + [Segment(t, s) for t, s in runs(codes[self.column + 1 :])]
 
-    def _look(self, view: Viewport, worker: int, column: int) -> Look:
-        cell = self.drawn.at(worker, view.time_of(column)) if self.drawn is not None else None
-        return NOTHING if cell is None or self.drawn is None else self.looks.of(cell, self.drawn.view.cell_ns)
 
-
-_INTERVAL = Look("━", Style(color="#7fd8ff", bold=True))
-_LOST = Look("!", Style(color=LOST, bold=True))
-_MARK = Look("▼", Style(color="#7fd8ff", bold=True))
-_CURSOR = Look("▾", Style(bold=True))
+_MARKS = {
+    " ": Style(),
+    "━": Style(color="#7fd8ff", bold=True),
+    "!": Style(color=LOST, bold=True),
+    "▼": Style(color="#7fd8ff", bold=True),
+    "▾": Style(bold=True),
+}

@@ -197,12 +197,17 @@ TASKS = """
 
 TASK = """
     SELECT t.task, t.class, t.ready, t.assign, t.start, t.complete, t.dep, t.dep_name, t.dep_class, t.released_by,
-        d.wanted, p.name AS producer_class, r.class AS released_by_class, r.worker AS released_by_worker
+        d.wanted, p.name AS producer_class
     FROM tasks AS t
     LEFT JOIN dependencies AS d ON d.id = t.dep
     LEFT JOIN task_classes AS p ON p.id = d.producer_class
-    LEFT JOIN tasks AS r ON r.task = t.released_by AND t.released_by <> 0
     WHERE t.task = {task} AND t.rank = {rank}
+"""
+
+RELEASER = """
+    SELECT class, worker
+    FROM tasks
+    WHERE task = {task}
 """
 
 PRODUCERS = """

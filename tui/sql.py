@@ -128,7 +128,7 @@ class Sql(Workbench):
             return
         assert self._history is not None
         problem = self._history.add(sql)
-        self._ask_sql(Question("sql.result", sql, rows=ROWS, window=self.window, shape=page_of_all))
+        self._ask_sql(Question("sql.result", sql, rows=ROWS, window=self.window, shape=page_of_all, notes=True))
         self.say(problem or "running; esc stops it", error=bool(problem))
 
     def action_history(self, by: int) -> None:

@@ -83,6 +83,7 @@ class Tasks(Workbench):
         self._asks = Asked()
         self._past: list[Asked] = []
         self._detail: dict[str, Any] | None = None
+        self._releaser: Answer | None = None
 
     def body(self) -> Iterable[Widget]:
         yield Static(id="tasks-heading", classes="line")
@@ -127,7 +128,15 @@ class Tasks(Workbench):
         rows = self.query_one(Rows)
         if answer.question.key == "tasks.detail":
             found = answer.table.to_pylist()
-            self._detail = found[0] if found else None
+            self._detail, self._releaser = (found[0] if found else None), None
+            if found and found[0]["released_by"]:
+                # A second question finds it by its number; joined to the first, it would be looked for everywhere.
+                sql = queries.fill(queries.RELEASER, task=found[0]["released_by"])
+                self.ask(Question("tasks.releaser", sql, rows=1))
+            self._tell_detail()
+            return
+        if answer.question.key == "tasks.releaser":
+            self._releaser = answer
             self._tell_detail()
             return
         self._detail = None
@@ -278,16 +287,18 @@ class Tasks(Workbench):
             told.append("\nreleased by ", "dim")
             if found["released_by"]:
                 told.append(task(found["released_by"]), "bold")
-                if found["released_by_class"] is not None:
-                    worker = found["released_by_worker"]
-                    told.append(f" {text(found['released_by_class'])}")
-                    told.append(f" on worker {worker}" if worker is not None else " on an unknown worker")
-                else:
-                    told.append(", which is not in the trace")
+                if self._releaser is not None:
+                    there = self._releaser.table.to_pylist()
+                    told.append(_who(there[0]) if there else ", which is not in the trace")
                 told.append("  d: go there  p: all producers", "dim")
             else:
                 told.append("unknown" if found["dep"] else "–")
         self.query_one("#detail", Static).update(told)
+
+
+def _who(row: dict[str, Any]) -> str:
+    where = "an unknown worker" if row["worker"] is None else f"worker {row['worker']}"
+    return f" {text(row['class'])} on {where}"
 
 
 def _interval(row: dict[str, Any]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from . import queries
-from .cells import LOST, WAITS, Cell, Looks, cells_of
+from .cells import LOST, WAITS, Cell, cells_of
 from .database import Answer, Failure, Question
 from .lanes import Drawn, Lanes, Span
 from .page import text
@@ -54,6 +54,7 @@ class Timeline(Workbench):
         self._fitted = True
         self._interval: tuple[int, int] | None = None
         self._from_tasks = False
+        self._loss: Span | None = None
 
     def body(self) -> Iterable[Widget]:
         yield Lanes(id="lanes")
@@ -83,7 +84,7 @@ class Timeline(Workbench):
     def ask_all(self) -> None:
         """Look at what is selected, and ask for it."""
         bench, lanes = self.bench, self.lanes
-        lanes.ids, lanes.roles, lanes.looks = bench.worker_ids, bench.roles, Looks(bench.operators)
+        lanes.ids, lanes.roles = bench.worker_ids, bench.roles
         selection = bench.selection
         lanes.interval, lanes.t_zero = selection.interval, bench.t_zero
         if selection.worker in lanes.ids:
@@ -218,14 +219,14 @@ class Timeline(Workbench):
         self.bench.show_tasks(self.bench.selection.with_(worker=lanes.worker, interval=interval))
 
     def action_loss(self) -> None:
-        """Go to the next loss after the cursor, and round again."""
+        """Go to the next loss in order of time, and round again."""
         lanes = self.lanes
         if lanes.view is None or not lanes.lost:
             self.say("no loss is known here")
             return
-        t = lanes.view.time_of(lanes.column)
-        after = sorted(lanes.lost, key=lambda s: s.begin)
-        span = next((s for s in after if s.begin > t + lanes.view.cell_ns), after[0])
+        order = sorted(lanes.lost, key=lambda s: (s.begin, -1 if s.worker is None else s.worker))
+        span = order[(order.index(self._loss) + 1) % len(order) if self._loss in order else 0]
+        self._loss = span
         if span.worker in lanes.ids:
             lanes.row = lanes.ids.index(span.worker)
         self._fitted = False
@@ -262,7 +263,7 @@ class Timeline(Workbench):
         if drawn is None or view is None or drawn.view.bits != view.bits:
             return False
         inside = drawn.view.first <= view.first and view.last <= drawn.view.last
-        return inside and all(worker in drawn.cells for worker in self.lanes.shown)
+        return inside and all(worker in drawn.cells.row_of for worker in self.lanes.shown)
 
     def _fetch(self) -> None:
         """Ask for the visible workers, and half a screen more of time on either side."""
@@ -273,8 +274,10 @@ class Timeline(Workbench):
         wide = Viewport(view.bits, max(view.first - view.width // 2, 0), view.width * 2)
         sql = queries.timeline(wide, workers, tasks=self._from_tasks)
 
+        operators = self.bench.operators
+
         def shape(table: pa.Table) -> Drawn:
-            return Drawn(wide, cells_of(table, workers, wide.width))
+            return Drawn(wide, cells_of(table, workers, wide.width, wide.cell_ns, operators))
 
         self.ask(
             Question("timeline.cells", sql, rows=len(workers) * wide.width, window=(wide.begin, wide.end), shape=shape)
@@ -305,7 +308,7 @@ class Timeline(Workbench):
             return told.append("nothing known", "dim")
         parts = []
         if cell.busy:
-            name = self.bench.class_names.get(cell.top_class or 0, "")
+            name = self.bench.class_names.get(cell.top_class, "")
             parts.append(f"busy {cell.busy * 100 // width_ns} %" + (f", most {text(name)}" if name else ""))
         for (name, _, _), ns in zip(WAITS, cell.waits, strict=True):
             if ns:

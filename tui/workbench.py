@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from rich.text import Text
@@ -14,6 +15,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Static
 
+from ..analyze.session import Session
 from . import trust
 from .database import WHOLE, Answer, Failure, Question, Window
 from .dialogs import Behind, Keys
@@ -37,6 +39,11 @@ def title_of(name: str) -> str:
     return TITLES.get(name, name.capitalize())
 
 
+def _notes(asked: list[Question], session: Session) -> list[list[str]]:
+    """What the answer to each question stands for."""
+    return [session.coverage_lines(session.touched(question.sql)) for question in asked]
+
+
 class Workbench(Screen[None]):
     """A screen of the workbench. `KEY` is its name; its questions' keys begin with it."""
 
@@ -53,7 +60,6 @@ class Workbench(Screen[None]):
         super().__init__()
         self._followed: object = None
         self._asked: dict[str, Question] = {}
-        self._notes: dict[str, tuple[str, ...]] = {}
         self._problems: dict[str, str] = {}
 
     @abstractmethod
@@ -113,7 +119,10 @@ class Workbench(Screen[None]):
 
     def take(self, answer: Answer) -> None:
         """An answer has come."""
-        self._notes[answer.question.key] = answer.notes
+        if answer.question.key == f"{self.KEY}.notes":
+            if isinstance(self.app.screen, Behind):
+                self.app.screen.tell(answer.value)
+            return
         if self._problems.pop(answer.question.key, None) is not None:
             self.say("")
         self.show(answer)
@@ -155,8 +164,11 @@ class Workbench(Screen[None]):
 
     def action_behind(self) -> None:
         """Show the SQL behind this screen."""
-        asked = [(q, self._notes.get(key, ())) for key, q in self._asked.items()]
+        asked = list(self._asked.values())
         self.app.push_screen(Behind(title_of(self.KEY), asked), self._to_sql)
+        if asked:
+            work = partial(_notes, asked)
+            self.bench.database.ask(Question(f"{self.KEY}.notes", "", work=work))
 
     def _to_sql(self, sql: str | None) -> None:
         if sql is not None:

@@ -14,19 +14,23 @@
 WITH lost AS (
     SELECT missing_rows('complete', NULL, NULL) AS completes, missing_rows('start', NULL, NULL) AS starts
 ),
-counted AS (
+counted AS MATERIALIZED (
     SELECT
         class, task_class, selection,
         count(*) FILTER (WHERE complete >= window_begin() AND complete < window_end()) AS completed,
         sum(exec_ns) FILTER (WHERE complete >= window_begin() AND complete < window_end()) AS exec_ns,
-        -- Only what stands for all of them is a population.
-        list(exec_ns) FILTER (
-            WHERE complete >= window_begin() AND complete < window_end() AND selection = 'all'
+        -- Only what stands for all of them is a population. Sorted once: three quantiles sort it again in no time.
+        list_sort(
+            list(exec_ns) FILTER (
+                WHERE complete >= window_begin() AND complete < window_end() AND selection = 'all'
+            ), 'ASC', 'NULLS LAST'
         ) AS execs,
         -- A start that was lost is among the missing already; one whose ready is not known is missing, too.
-        list(queue_ns) FILTER (
-            WHERE start >= window_begin() AND start < window_end() AND selection = 'all'
-                AND (missing & 4 = 0 OR queue_ns IS NOT NULL)
+        list_sort(
+            list(queue_ns) FILTER (
+                WHERE start >= window_begin() AND start < window_end() AND selection = 'all'
+                    AND (missing & 4 = 0 OR queue_ns IS NOT NULL)
+            ), 'ASC', 'NULLS LAST'
         ) AS queues
     FROM tasks
     GROUP BY class, task_class, selection

@@ -12,10 +12,10 @@ WITH lost AS (SELECT missing_rows('resume', NULL, NULL) AS resumes),
 ended AS (SELECT * FROM waits WHERE t_end >= window_begin() AND t_end < window_end()),
 by_dep AS (SELECT kind, class, selection, dep_name, sum(ns) AS ns FROM ended GROUP BY kind, class, selection, dep_name),
 worst AS (SELECT kind, class, selection, arg_max(dep_name, ns) AS dep FROM by_dep GROUP BY kind, class, selection),
-counted AS (
+counted AS MATERIALIZED (
     SELECT
         kind, class, selection, count(*) AS waits, sum(ns) AS ns,
-        list(ns) FILTER (WHERE selection = 'all') AS lengths
+        list_sort(list(ns) FILTER (WHERE selection = 'all'), 'ASC', 'NULLS LAST') AS lengths
     FROM ended GROUP BY kind, class, selection
 )
 SELECT

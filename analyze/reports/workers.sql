@@ -23,7 +23,9 @@ SELECT
     tasks,
     busy_ns / 1e6 AS busy_ms,
     busy AS busy_low,
-    CASE WHEN busy_ns > 0 THEN busy + busy * other_ns / busy_ns WHEN other_ns = 0 THEN busy END AS busy_high,
+    1.0 * (busy_ns + other_ns) / (
+        busy_ns + wait_data_ns + wait_communication_ns + wait_resource_ns + wait_control_ns + idle_ns + other_ns
+    ) AS busy_high,
     wait_data_ns / 1e6 AS wait_data_ms,
     wait_communication_ns / 1e6 AS wait_communication_ms,
     (wait_resource_ns + wait_control_ns) / 1e6 AS wait_other_ms,

@@ -1,6 +1,6 @@
 -- table: events
 -- reads: events, task_classes, programs
--- calls: utc, utc_error_ns
+-- calls: utc, utc_error_ns, selection_of
 -- coverage: rows
 -- column: hook_name VARCHAR: name of the hook; null for one that the ABI does not know
 -- column: class VARCHAR: name of the task class; null where `task_classes` has none
@@ -17,10 +17,5 @@ SELECT
     getvariable('class_names')[greatest(task_class, -1) + 1] AS class,
     utc(t) AS time,
     utc_error_ns(t) AS time_error_ns,
-    CASE
-        WHEN "by" & getvariable('all_programs') <> 0 THEN 'all'
-        WHEN "by" & getvariable('sampled_programs') <> 0 THEN getvariable('selections')[
-            bit_count(("by" & getvariable('sampled_programs') & -("by" & getvariable('sampled_programs'))) - 1) + 1]
-        ELSE getvariable('selections')[bit_count(("by" & -"by") - 1) + 1]
-    END AS selection
+    selection_of("by") AS selection
 FROM stored_events

@@ -1,6 +1,6 @@
 -- meaning: How deep each worker's queue was, whenever an event told: after every assign and at every pressure.
 -- reads: events, task_classes, programs
--- calls: utc, utc_error_ns
+-- calls: utc, utc_error_ns, selection_of
 -- coverage: rows
 -- column: t BIGINT [ns]: device time
 -- column: rank SMALLINT: device
@@ -14,14 +14,14 @@
 -- column: class VARCHAR: its class
 -- column: time TIMESTAMP_NS [UTC]: `t` by the host's clock
 -- column: time_error_ns BIGINT [ns]: `time` is within this of the host's clock; null where that is not bounded
--- column: selection VARCHAR: what the row stands for: all or other: sampled or escalated
+-- column: selection VARCHAR: what the row stands for: all, sampled(1/n) or escalated(program)
 --
 SELECT
     q.* EXCLUDE (task_class, emitted),
     getvariable('class_names')[greatest(q.task_class, -1) + 1] AS class,
     utc(q.t) AS time,
     utc_error_ns(q.t) AS time_error_ns,
-    CASE WHEN q.emitted & getvariable('all_programs') <> 0 THEN 'all' ELSE 'other' END AS selection
+    selection_of(q.emitted) AS selection
 FROM (
     SELECT
         t, rank, (aux >> 48 & 65535)::INTEGER AS worker, aux >> 24 & 16777215 AS depth, aux & 16777215 AS capacity,

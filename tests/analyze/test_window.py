@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import recordings
 from hypothesis import given, settings
@@ -247,10 +248,12 @@ def test_missing_times_of_a_part_leave_it_in() -> None:
 def test_a_wait_that_went_on_is_in_every_later_window(tmp_path: Path) -> None:
     """Though the times of its part end before."""
     writer = recordings.begin(tmp_path / "x.mscope")
-    hooks = [5, 6, 5, *[3] * 97]
-    writer.append("events", recordings.ring_rows(100, hook=hooks, worker=[0, 0, 0, *[1] * 97], dep=1, task=7))
+    hooks = [5, 6, 5, *[7] * 97]
+    worker, seq = [0, 0, 0, *[1] * 97], [1, 2, 3, *range(1, 98)]
+    aux, t = [4 << 32 | 5, 10, 4 << 32 | 5, *[1] * 97], np.arange(10, 1010, 10)
+    writer.append("events", recordings.ring_rows(100, hook=hooks, worker=worker, seq=seq, aux=aux, t=t, dep=1, task=7))
     writer.finish("ended")
     with Session.open(writer.path, threads=1) as session:
         assert session.run("SELECT open FROM waits ORDER BY t_begin").read_all()["open"].to_pylist() == [False, True]
         session.window(900, 950)
-        assert session.run("SELECT t_begin FROM waits").read_all()["t_begin"].to_pylist() == [20]
+        assert session.run("SELECT t_begin FROM waits").read_all()["t_begin"].to_pylist() == [30]

@@ -120,10 +120,10 @@ def assert_same(run: HostTrace, trace: Trace, rows: int) -> None:
     assert canonical(all_of(trace, "waits").to_pylist()) == waits
     tiles = all_of(trace, "tiles")
     assert spread([tiles]) == run.tiles(rows)
-    lost = [r for p in trace.verified("intervals") for r in pq.read_table(p.path, columns=["lost"])["lost"].to_pylist()]
-    lost += trace.tail("intervals")["lost"].to_pylist()
+    intervals = [pq.read_table(p.path).to_pylist() for p in trace.verified("intervals")]
+    lost = sum(r["lost"] for rows in (*intervals, trace.tail("intervals").to_pylist()) for r in rows)
     for level in LEVELS:
-        assert sum(r["lost"] for r in tiles.to_pylist() if r["level"] == level) == sum(lost) > 0
+        assert sum(r["lost"] for r in tiles.to_pylist() if r["level"] == level) == lost > 0
 
 
 def test_a_recording_that_goes_on_and_its_end(run: HostTrace, memory_path: Path) -> None:
@@ -411,9 +411,9 @@ def test_parts_are_sorted_and_their_times_exact(sealed: Path) -> None:
                 every = [t for c in times for t in rows[c].to_pylist() if t is not None]
                 assert (part.t_min, part.t_max) == (min(every), max(every))
         for part in trace.parts("tiles"):
-            rows = pq.read_table(part.path).to_pylist()
-            assert part.t_min == min(r["tile"] << r["level"] for r in rows)
-            assert part.t_max == max(r["tile"] + r["span"] << r["level"] for r in rows)
+            tiles = pq.read_table(part.path).to_pylist()
+            assert part.t_min == min(r["tile"] << r["level"] for r in tiles)
+            assert part.t_max == max(r["tile"] + r["span"] << r["level"] for r in tiles)
 
 
 EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {

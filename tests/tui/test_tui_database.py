@@ -165,14 +165,13 @@ async def test_no_database_work_on_the_screens_thread(host: Path, monkeypatch: p
 
     for name in ("open", "run", "coverage_lines", "window", "touched"):
         watched(Session, name)
-    for connect in ("connect",):
-        original = duckdb.connect
+    connect = duckdb.connect
 
-        def call(*given: object, **named: object) -> object:
-            assert threading.get_ident() != here
-            return original(*given, **named)  # type: ignore[arg-type]
+    def connected(*given: object, **named: object) -> object:
+        assert threading.get_ident() != here
+        return connect(*given, **named)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(duckdb, connect, call)
+    monkeypatch.setattr(duckdb, "connect", connected)
     async with opened(host) as bench:
         for key in "12345":
             await bench.press(key)

@@ -121,7 +121,7 @@ async def test_an_interval_is_followed_by_every_screen_until_c(host: Path) -> No
         begin, end = interval
         await bench.press("3")
         some = rows(bench).page.rows
-        assert 0 < len(some)
+        assert some
         assert some != everything
         assert all(row["start"] < end and row["complete"] >= begin for row in some)
         await bench.press("1")
@@ -156,9 +156,12 @@ async def test_timeline_goes_to_losses(trace_of: object, host: Path) -> None:
         assert "loss !" in bench.text
         await bench.press("x")
         assert "queue_full" in bench.lines[-2]
-        before = bench.widget(Lanes).view.first
-        await bench.press("x")
-        assert bench.widget(Lanes).view.first != before
+        seen = set()
+        for _ in bench.widget(Lanes).lost:
+            seen.add(bench.lines[-2])
+            await bench.press("x")
+        assert len(seen) > 1
+        assert bench.lines[-2] in seen
     async with opened(host) as bench:
         await bench.press("2", "x")
         assert "no loss is known here" in bench.text
@@ -311,9 +314,9 @@ async def test_sql_errors_are_one_line_and_the_answer_stays(host: Path) -> None:
         editor: Editor = bench.widget(Editor)
         for sql, why in (
             ("SELECT nothing FROM tasks", "nothing"),
-            ("DROP TABLE tasks", "cannot run"),
-            ("SELECT 1; SELECT 2", "cannot run"),
-            ("COPY (SELECT 1) TO 'x'", "cannot run"),
+            ("DROP TABLE tasks", "must be a SELECT"),
+            ("SELECT 1; SELECT 2", "refused"),
+            ("COPY (SELECT 1) TO 'x'", "refused"),
             ("", "there is nothing to run"),
         ):
             editor.text = sql

@@ -6,16 +6,17 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.style import Style
 
 from megascope.analyze.session import Session
 from megascope.store.errors import Usage
+from megascope.store.tables import DEP_CLASSES
 from megascope.tui import queries
-from megascope.tui.cells import BLOCKS, Cell, Look, Looks, runs
+from megascope.tui.cells import GLYPHS, Cell, Cells, cells_of, runs, style_of
 from megascope.tui.completion import complete
 from megascope.tui.filters import conditions
 from megascope.tui.history import MOST, History
@@ -105,6 +106,7 @@ def test_all_screens_sql_runs_on_a_real_trace(host: Path) -> None:
         queries.fill(queries.SLOWEST, where=queries.where("worker = 1"), order=queries.Clause("total_ns")),
         queries.fill(queries.TASKS, where=queries.where(queries.of_request(1)), order=order, limit=5, offset=0),
         queries.fill(queries.TASK, task=3, rank=0),
+        queries.fill(queries.RELEASER, task=3),
         queries.fill(queries.PRODUCERS, iteration=3, dep=2),
         queries.fill(queries.NOW),
         queries.fill(queries.LOST_WHERE, begin=0, end=10**9),
@@ -153,27 +155,39 @@ def test_zooming_keeps_the_time_under_the_cursor(first: int, bits: int, width: i
         assert at - zoomed.cell_ns <= t <= at + zoomed.cell_ns
 
 
-def test_looks_say_waits_by_letters_and_tasks_by_height() -> None:
-    looks = Looks({1: "qkv", 2: "attn"})
-    assert looks.of(Cell(busy=100, top_class=1), 100).glyph == BLOCKS[-1]
-    assert looks.of(Cell(busy=1, top_class=1), 100).glyph == BLOCKS[0]
-    assert [looks.of(Cell(waits=w), 100).glyph for w in ((9, 0, 0, 0, 0), (0, 9, 0, 0, 0), (0, 0, 9, 0, 0))] == [
-        "·",
-        "d",
-        "c",
+def cells(*given: dict[str, int], width_ns: int = 100) -> Cells:
+    """One worker's cells."""
+    names = ("busy", *(f"wait_{name}" for name in DEP_CLASSES), "lost")
+    rows = [
+        {"worker": 7, "cell": i, "top_class": g.get("top_class"), **{n: g.get(n, 0) for n in names}}
+        for i, g in enumerate(given)
     ]
-    assert looks.of(Cell(busy=100, top_class=1), 100).style != looks.of(Cell(busy=100, top_class=2), 100).style
-    lost = looks.of(Cell(busy=100, top_class=1, lost=3), 100)
-    assert (lost.glyph, lost.style.underline) == (BLOCKS[-1], True)
+    return cells_of(pa.Table.from_pylist(rows), [7], len(given), width_ns, {1: "qkv", 2: "attn", 3: "qkv"})
 
 
-@given(st.lists(st.tuples(st.sampled_from("▁█dc·"), st.integers(0, 2)), max_size=60))
-def test_runs_draw_the_same_with_as_few_segments_as_there_are_styles_in_a_row(cells: list[tuple[str, int]]) -> None:
-    styles = [Style(color=f"color({i})") for i in range(3)]
-    merged = runs(Look(glyph, styles[i]) for glyph, i in cells)
-    assert "".join(text for text, _ in merged) == "".join(glyph for glyph, _ in cells)
-    assert [s for text, s in merged for _ in text] == [styles[i] for _, i in cells]
-    assert all(a is not b for (_, a), (_, b) in pairwise(merged))
+def test_waits_are_letters_and_tasks_are_blocks_as_high_as_they_are_busy() -> None:
+    drawn = cells(
+        {"busy": 100, "top_class": 1}, {"busy": 1, "top_class": 1}, {"busy": 100, "top_class": 2},
+        {"busy": 100, "top_class": 3}, {"wait_none": 9}, {"wait_data": 9, "busy": 4}, {"wait_communication": 9},
+        {"wait_resource": 9}, {"wait_control": 9}, {}, {"busy": 100, "top_class": 1, "lost": 3},
+    )  # fmt: skip
+    (codes,) = drawn.codes
+    assert "".join(GLYPHS[c >> 8] for c in codes.tolist()) == "█▁██·dcrk █"
+    styles = [style_of(int(c)) for c in codes]
+    assert styles[0] == styles[1] == styles[3] != styles[2]
+    assert (styles[-1].color, styles[-1].underline, styles[0].underline) == (styles[0].color, True, False)
+    assert drawn.at(7, 5) == Cell(4, (0, 9, 0, 0, 0), -1, 0)
+    assert drawn.at(7, 11) is None
+    assert drawn.at(8, 0) is None
+
+
+@given(st.lists(st.integers(0, len(GLYPHS) - 1).flatmap(lambda g: st.tuples(st.just(g), st.integers(0, 30)))))
+def test_runs_draw_the_same_in_as_few_pieces_as_there_are_styles_in_a_row(given_cells: list[tuple[int, int]]) -> None:
+    codes = np.array([glyph << 8 | low for glyph, low in given_cells], np.int16)
+    merged = runs(codes)
+    assert "".join(text for text, _ in merged) == "".join(GLYPHS[glyph] for glyph, _ in given_cells)
+    assert [s for text, s in merged for _ in text] == [style_of(low) for _, low in given_cells]
+    assert len(merged) == sum(a != b for a, b in pairwise([-1, *(low for _, low in given_cells)]))
 
 
 @pytest.mark.parametrize(
