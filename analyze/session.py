@@ -38,6 +38,8 @@ from .text import printable
 from .window import WHOLE, Window, is_timed
 
 _SPILL_BYTES = 16 << 30
+POLL_S = 0.1
+"""How long a Ctrl-C may take to be noticed."""
 
 
 class Session:
@@ -309,8 +311,14 @@ class Session:
     def _wait(self, work: Callable[[], Any], timeout: float | None, deadline: float | None) -> Any:
         """Do `work` on DuckDB's thread; at the deadline or on Ctrl-C interrupt it."""
         future = self._worker.submit(work)
+        done = False
         try:
-            done, _ = wait([future], None if deadline is None else max(0.0, deadline - monotonic()))
+            while not done:
+                left = POLL_S if deadline is None else deadline - monotonic()
+                # Never without end: polars has system calls restarted after a signal, so that one would not wake us.
+                done = bool(wait([future], min(max(left, 0.0), POLL_S))[0])
+                if left <= 0 and not done:
+                    break
         except BaseException:
             self._interrupt(future)
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 BATCH_ROWS = 1 << 15
@@ -28,6 +30,18 @@ class Gathered:
             (whole,) = pa.Table.from_batches(self._batches).combine_chunks().to_batches()
             self._batches = [whole]
         return self._batches[0] if self._batches else None
+
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        """All rows in batches of BATCH_ROWS to twice as many, so that no more is refused than there is no room for.
+
+        What was yielded is let go when the next is asked for; the rest stays.
+        """
+        while (whole := self.joined()) is not None:
+            count = -(-self.rows // max(1, self.rows // BATCH_ROWS))
+            yield whole.slice(0, count)
+            rest = whole.slice(count)
+            self._batches = [rest] if rest.num_rows else []
+            self.rows = rest.num_rows
 
     def clear(self) -> None:
         """Let go of the rows: they are in the spool, or counted as lost."""

@@ -112,7 +112,8 @@ class TileBuilder:
         started = _valid(tasks, "start") & (_near(start))
         self._starts.append((place[started], start[started]))
         self._take(place, _column(tasks, "task_class"), start, _column(tasks, "complete"), _valid(tasks, "exec_ns"))
-        kind = _column(waits, "dep_class")
+        # A worker without a task waits for work, whatever kind of dependency its engine calls that.
+        kind = np.where(_column(waits, "task") == 0, 0, _column(waits, "dep_class"))
         what = WAITS_FROM + np.where((kind >= 0) & (kind < len(_WAITS)), kind, 0)
         self._take(_place(waits), what, _column(waits, "t_begin"), _column(waits, "t_end"), _valid(waits, "ns"))
 

@@ -13,7 +13,8 @@ class Check:
     """Say whether a trace is whole, and repair it.
 
     Reads every part, the spool and the manifest: checksums, schemas, order, each (rank, worker, seq) once, and the
-    identities of coverage. --repair seals what a killed recording left in its spool and lists what cannot be read.
+    identities of coverage. --repair seals what a killed recording left in its spool, derives tasks, waits and tiles
+    where they are missing or damaged, and lists what cannot be read.
     Findings go to stdout. Exit code: 0 sound, 4 complete but with losses beyond repair, 3 not readable.
     """
 
@@ -33,7 +34,7 @@ class Check:
         report = (repair if args.repair else check)(args.trace, progress=progress)
         if progress:
             progress.close()
-        for f in report.findings:
+        for f in (*report.findings, *report.remarks):
             print(f"{f.severity}: {f.file + ': ' if f.file else ''}{f.what}{'; ' + f.todo if f.todo else ''}")
         if not args.quiet:
             rows = ", ".join(f"{n:,} {stream}" for stream, n in report.rows.items() if n)

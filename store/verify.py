@@ -37,13 +37,17 @@ class Finding(NamedTuple):
 
 
 class Report:
-    """What a check found. `rows` by stream counts what was read and is sound."""
+    """What a check found. `rows`, by stream and derived table, counts what was read and is sound.
+
+    `remarks`: what the derived tables lack or left out because of what was recorded; nothing of it is wrong on disk.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.state = "unreadable"
         self.rows: dict[str, int] = {}
         self.findings: list[Finding] = []
+        self.remarks: list[Finding] = []
 
     @property
     def clean(self) -> bool:
@@ -204,7 +208,7 @@ class _Checking:
             what = f"tasks, waits and tiles are derived from {done} of {len(parts)} parts of events"
             self.report.add("info", "", what, f"{_REPAIR} to derive the rest")
         for table, what in derived.remarks((m.get(derived.KEY) or derived.fresh())["counts"]):
-            self.report.add("info", table, what)
+            self.report.remarks.append(Finding("info", table, what, ""))
 
     def _check_tables(self) -> None:
         for table in SIDE_TABLES:

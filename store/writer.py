@@ -210,36 +210,41 @@ class TraceWriter:
         gathered = self._gathered[stream]
         if (batch := gathered.joined()) is None:
             return
-        raw = stream == EVENTS.name
-        if raw and not self._gate.admits(self.bytes_written + self._deriver.owed, batch.nbytes):
-            self._drop(batch)
+        if stream == EVENTS.name:
+            for piece in gathered.pieces():
+                self._write_raw(piece)
             return
-        writer = self._spool[stream]
-        if writer.rows == 0:
-            self._began[stream] = time.monotonic()
         try:
-            if raw:
-                writer.write(batch)
-            else:
-                self._with_room(lambda: writer.write(batch))
+            self._with_room(lambda: self._spool_batch(stream, batch))
         except OSError as error:
             if error.errno not in FULL:
                 raise MegascopeError(f"cannot write to {self.path}", error.strerror or str(error)) from None
-            if raw:
-                self._gate.full()
-                self._drop(batch)
-            elif gathered.rows > _UNWRITTEN_MOST:
+            if gathered.rows > _UNWRITTEN_MOST:
                 raise MegascopeError(f"cannot write to {self.path}", "the disk is full", "free space") from None
             return
         gathered.clear()
+
+    def _write_raw(self, batch: pa.RecordBatch) -> None:
+        """Put events into their spool file, or count them as dropped."""
+        if self._gate.admits(self.bytes_written + self._deriver.owed, batch.nbytes):
+            try:
+                self._spool_batch(EVENTS.name, batch)
+                return
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise MegascopeError(f"cannot write to {self.path}", error.strerror or str(error)) from None
+                self._gate.full()
+        for stretch in self._gate.drop(batch):
+            self._lose_stretch(stretch)
+
+    def _spool_batch(self, stream: str, batch: pa.RecordBatch) -> None:
+        writer = self._spool[stream]
+        if writer.rows == 0:
+            self._began[stream] = time.monotonic()
+        writer.write(batch)
         self.rows[stream] += batch.num_rows
         if writer.full:
             self._rotate(stream)
-
-    def _drop(self, batch: pa.RecordBatch) -> None:
-        self._gathered[EVENTS.name].clear()
-        for stretch in self._gate.drop(batch):
-            self._lose_stretch(stretch)
 
     def _lose_stretch(self, s: Stretch) -> None:
         self.lose(s.kind, s.count, t_begin=s.t_begin, t_end=s.t_end, detail="raw rows dropped, summaries kept")
@@ -263,6 +268,7 @@ class TraceWriter:
             self._deriver.submit(stream, entry)
 
     def _finish(self, end: dict[str, Any]) -> None:
+        self._write(EVENTS.name)  # which may drop them
         for stretch in self._gate.close(last=True):
             self._lose_stretch(stretch)
         for stream in _manifest.SPOOLED:

@@ -15,6 +15,7 @@ from textual.message import Message
 from ..analyze.session import Session
 from . import queries
 from .database import Answer, Database, Posted, Question
+from .literals import fill
 from .model import Selection, Source, TraceInfo
 from .now import Now
 from .overview import Overview
@@ -82,6 +83,7 @@ class Megascope(App[None]):
         self._hooks: list[dict[str, Any]] = []
         self._asked_at = 0.0
         self._took = 0.0
+        self._catching_up = False
         self.database = self._database(threads, "screens")
         self.sql_database = self._database(threads, "sql")
 
@@ -135,6 +137,10 @@ class Megascope(App[None]):
             return
         if not isinstance(posted, Answer) and posted.defect is not None:
             raise posted.defect
+        if message.database is self.database and self._catching_up:
+            # All that is asked of a new opening counts: of a trace that grows, tasks may have to be put together first.
+            self._took = time.monotonic() - self._asked_at
+            self._catching_up = self.database.busy
         who = posted.question.key.partition(".")[0]
         if who == "app":
             self._know(posted)
@@ -181,7 +187,7 @@ class Megascope(App[None]):
 
     def _look(self) -> None:
         """Ask what the trace is and what its answers stand for; the screens follow when it is known."""
-        self._asked_at = time.monotonic()
+        self._asked_at, self._catching_up = time.monotonic(), True
         self.database.ask(Question("app.info", queries.TRACE, work=_look_at))
 
     def _follow(self) -> None:
@@ -205,14 +211,13 @@ class Megascope(App[None]):
                 self.class_names = dict(zip(ids, classes["name"].to_pylist(), strict=True))
                 self.operators = dict(zip(ids, classes["operator"].to_pylist(), strict=True))
                 self._session = posted.session
-                self.database.ask(Question("app.trust", queries.fill(queries.TRUST)))
-                self.database.ask(Question("app.losses", queries.fill(queries.LOSSES)))
+                self.database.ask(Question("app.trust", fill(queries.TRUST)))
+                self.database.ask(Question("app.losses", fill(queries.LOSSES)))
             case "app.trust":
                 self._hooks = posted.table.to_pylist()
                 self.trust = trust_of(self._hooks, self.trust.losses)
             case "app.losses":
                 self.trust = trust_of(self._hooks, posted.table.to_pylist())
-        self._took = time.monotonic() - self._asked_at
         self._told()
 
     def _told(self) -> None:
@@ -228,7 +233,7 @@ class Megascope(App[None]):
 
 def _look_at(session: Session) -> tuple[TraceInfo, pa.Table, pa.Table]:
     """What the app knows of a trace: its row of view `trace`, its workers and its classes."""
-    with session.run(queries.fill(queries.TRACE)) as result:
+    with session.run(fill(queries.TRACE)) as result:
         row = result.read_all().to_pylist()[0]
     info = TraceInfo(
         name=row["name"] or "",

@@ -1,8 +1,8 @@
 """What one cell of the timeline shows of a worker's time: a glyph and a style.
 
 Tasks are blocks, as high as the share of the cell that they fill, in the colour of their operator. Waits are letters,
-so that they are told apart without colours: `d` data, `c` communication, `r` resource, `k` control, `·` for work. A
-cell in which events of the worker were lost is underlined in red: less may be known of it than it shows.
+so that they are told apart without colours: `d` data, `c` communication, `r` resource, `k` control, `·` idle. A cell in
+which events of the worker were lost is underlined in red: less may be known of it than it shows.
 """
 
 from __future__ import annotations
@@ -102,17 +102,21 @@ def cells_of(table: pa.Table, workers: Sequence[int], width: int, cell_ns: int, 
 
 
 def _codes(busy: I64, waits: I64, top: I64, lost: I64, cell_ns: int, operators: dict[int, str]) -> Codes:
-    """Tasks by height where they took longer than any kind of wait, else the letter of the longest."""
-    kind = waits.argmax(axis=1)
-    waited = waits.max(axis=1)
+    """The longest wait where it is longer than all tasks, else tasks by height. Waiting for work is the background."""
+    held_up = 1 + waits[:, 1:].argmax(axis=1)
+    idle = (busy * 2 * len(BLOCKS) < cell_ns) & (waits[:, 0] > busy)
+    waited = waits[:, 1:].max(axis=1)
+    letter = (waited >= busy) & (waited > 0)
+    kind = np.where(letter, held_up, 0)
+    letter |= idle
     height = np.clip(np.rint(busy * len(BLOCKS) / cell_ns), 1, len(BLOCKS)).astype(np.int64)
     colour_of = np.full(max(operators, default=0) + 2, _FIRST_OPERATOR, np.int64)
     order = {name: i for i, name in enumerate(dict.fromkeys(operators.values()))}
     for id_, name in operators.items():
         colour_of[id_] = _FIRST_OPERATOR + order[name] % len(PALETTE)
-    glyph = np.where(waited >= busy, 1 + kind, _FIRST_BLOCK - 1 + height)
-    colour = np.where(waited >= busy, 1 + kind, colour_of[np.clip(top, -1, len(colour_of) - 1)])
-    nothing = (busy == 0) & (waited == 0)
+    glyph = np.where(letter, 1 + kind, _FIRST_BLOCK - 1 + height)
+    colour = np.where(letter, 1 + kind, colour_of[np.clip(top, -1, len(colour_of) - 1)])
+    nothing = (busy == 0) & ~letter
     code = np.where(nothing, 0, glyph << 8 | colour << 1) | (lost > 0)
     return code.astype(np.int16)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from ..store.errors import Usage
-from .queries import fill
+from .literals import fill
 
 _UNITS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _NUMBERS = {"worker": "worker", "request": "request", "step": "step", "dep": "dep"}

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from ..store.errors import MegascopeError
 from . import live, queries, trust
 from .database import Answer, Question
+from .literals import fill
 from .page import Column, Page, page_of, text
 from .rows import Rows
 from .times import count, duration
@@ -86,7 +87,7 @@ class Now(Workbench):
         if self.bench.source.segment is None:
             if self.bench.info is not None and self.bench.info.recording:
                 self._find()
-            self.ask(Question("now.trace", queries.fill(queries.NOW), shape=page_of(_RECORDED)))
+            self.ask(Question("now.trace", fill(queries.NOW), shape=page_of(_RECORDED)))
 
     def show(self, answer: Answer) -> None:
         if self.bench.source.segment is not None:

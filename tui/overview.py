@@ -14,6 +14,7 @@ from textual.widgets import Static
 from . import queries, trust
 from .cells import BLOCKS
 from .database import Answer, Question
+from .literals import Clause, fill, where
 from .page import Page, text
 from .rows import Rows
 from .times import count, duration
@@ -113,17 +114,16 @@ class Overview(Workbench):
             first = info.t_begin // info.epoch_ns
             epochs = info.t_end // info.epoch_ns - first + 1
             bars = min(epochs, max(self.size.width - 2, 10))
-            sql = queries.fill(queries.EPOCHS, first=first, epochs=epochs, bars=bars)
+            sql = fill(queries.EPOCHS, first=first, epochs=epochs, bars=bars)
             self.ask(Question("overview.epochs", sql, rows=bars, shape=lambda t: _bars(t.to_pylist(), bars)))
         else:
             self.query_one("#epochs", Static).update(Text("no events", "dim"))
         order = queries.CLASS_ORDERS[self._order]
-        sql = queries.fill(
+        sql = fill(
             queries.SLOWEST,
-            where=queries.where(*queries.of_tasks(self.bench.selection)),
-            order=queries.Clause(order),
+            where=where(*queries.of_tasks(self.bench.selection)),
+            order=Clause(order),
         )
-        self.query_one("#classes-heading", Static).update(f"slowest classes, by {order.removesuffix('_ns')}")
         self.ask(Question("overview.classes", sql, window=self.window, shape=page))
 
     def show(self, answer: Answer) -> None:
@@ -133,6 +133,10 @@ class Overview(Workbench):
             self.query_one("#epochs-heading", Static).update(heading)
         else:
             self.query_one("#classes", Rows).show(answer.value, empty=self._nothing())
+            heading = f"slowest classes, by {self._by}"
+            if any(not row["known"] for row in answer.value.rows):
+                heading += "; + and ~: of what was observed, as it is not known how much is missing"
+            self.query_one("#classes-heading", Static).update(heading)
 
     def action_order(self) -> None:
         """Sort by the next column."""
@@ -143,6 +147,11 @@ class Overview(Workbench):
         """Enter: the tasks of the class, slowest first."""
         if event.row["class"] is not None:
             self.bench.show_tasks(self.bench.selection.with_(task_class=event.row["class"]), order="exec_ns DESC")
+
+    @property
+    def _by(self) -> str:
+        """What the classes are sorted by, for people."""
+        return queries.CLASS_ORDERS[self._order].removesuffix("_ns")
 
     def _nothing(self) -> str:
         info = self.bench.info

@@ -1,51 +1,16 @@
 """Every question that a screen asks, in SQL over the views that people ask too.
 
-Values are put in by `fill`, which renders integers and quoted text and nothing else. No screen's question reads events:
+Values are put in by `literals.fill`. No screen's question reads events:
 they are answered from coverage, tiles and sealed tasks and waits, whatever the trace's size.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
+from .literals import Clause, fill
 from .model import Selection
 from .viewport import Viewport
-
-Value = int | str | None | Iterable[int]
-
-
-def fill(template: str, **values: Value) -> str:
-    """The template with each `{name}` replaced by its value as an SQL literal; lists become `(1, 2)`.
-
-    A text that has been made by this module is passed through `clause` instead.
-    """
-    return textwrap.dedent(template).strip().format_map({name: _literal(value) for name, value in values.items()})
-
-
-def _literal(value: Value) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, Clause):
-        return str(value)
-    if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, int):
-        return str(int(value))
-    return "(" + ", ".join(str(int(v)) for v in value) + ")"
-
-
-class Clause(str):
-    """SQL made here, not a value."""
-
-    __slots__ = ()
-
-
-def where(*conditions: str) -> Clause:
-    """A WHERE clause of all conditions that are not empty; nothing without any."""
-    told = [c for c in conditions if c]
-    return Clause("WHERE " + "\n    AND ".join(told)) if told else Clause("")
-
 
 TRACE = """
     SELECT name, state, engine, clock_kind, epoch_ns, t_begin, t_end, event_rows, end_reason, notes
@@ -157,9 +122,9 @@ PIECES = """
         FROM tasks
         WHERE worker IN {workers} AND start < {end} AND complete > {begin}
         UNION ALL
-        SELECT worker, t_begin, coalesce(t_end, {end}), task_class, CASE WHEN task = 0 THEN 0 ELSE dep_class END
+        SELECT worker, t_begin, coalesce(t_end, {until}), task_class, CASE WHEN task = 0 THEN 0 ELSE dep_class END
         FROM waits
-        WHERE worker IN {workers} AND t_begin < {end} AND (t_end > {begin} OR open)
+        WHERE worker IN {workers} AND t_begin < {end} AND (t_end > {begin} OR open AND {until} > {begin})
     ), cells AS (
         SELECT *, unnest(range(greatest(begins >> {bits}, {cell}), least((ends - 1) >> {bits}, {last}) + 1)) AS cell
         FROM pieces
@@ -275,10 +240,11 @@ def of_requests(selection: Selection) -> list[str]:
     return told
 
 
-def timeline(view: Viewport, workers: Iterable[int], *, tasks: bool = False) -> str:
+def timeline(view: Viewport, workers: Iterable[int], *, until: int, tasks: bool = False) -> str:
     """What these workers did in each cell of the view: from tiles, or from tasks and waits.
 
-    Tiles are too coarse for the closest views; `tasks`: they are not to be used at all.
+    until: device time to which a wait lasts that has not ended: the trace's end. tasks: not from tiles, which are too
+    coarse for the closest views anyway.
     """
     workers = list(workers)
     if view.level is None or tasks:
@@ -287,6 +253,7 @@ def timeline(view: Viewport, workers: Iterable[int], *, tasks: bool = False) -> 
             workers=workers,
             begin=view.begin,
             end=view.end,
+            until=until,
             bits=view.bits,
             cell=view.first,
             last=view.last,

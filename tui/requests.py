@@ -13,6 +13,7 @@ from textual.widgets import Static
 from . import queries
 from .cells import WAITS
 from .database import Answer, Question
+from .literals import Clause, fill, where
 from .page import Column, page_of, text
 from .rows import Rows
 from .times import count, duration, moment, share
@@ -71,10 +72,10 @@ class Requests(Workbench):
         self.query_one(Rows).focus()
 
     def ask_all(self) -> None:
-        sql = queries.fill(
+        sql = fill(
             queries.REQUESTS,
-            where=queries.where(*queries.of_requests(self.bench.selection)),
-            order=queries.Clause(self._order),
+            where=where(*queries.of_requests(self.bench.selection)),
+            order=Clause(self._order),
             limit=PAGE + 1,
             offset=self._offset,
         )
@@ -148,8 +149,8 @@ class Requests(Workbench):
         told.append(f"request {row['request']} {text(row['external_id'])}", "bold")
         told.append(f"  {text(row['tenant'])}  slot {row['slot']}  prompt {count(row['prompt_tokens'])}")
         told.append(f"  arrived {moment(row['arrival'] - self.bench.t_zero, 1_000)}")
-        told.append(f"  covered {share(row['covered'])}\n", "" if row["covered"] == 1 else "#f9c74f")
-        told.append(f"{'':<28}{'alone':>12}{'with a batch':>16}\n", "dim")
+        told.append(f"\n{'covered ' + share(row['covered']):<28}", "" if row["covered"] == 1 else "#f9c74f")
+        told.append(f"{'alone':>12}{'with a batch':>16}\n", "dim")
         told.append_text(self._parts(row))
         detail.update(told)
 

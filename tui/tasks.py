@@ -12,14 +12,15 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ..store.errors import Usage
-from ..store.tables import DEP_CLASSES
 from . import queries
 from .database import WHOLE, Answer, Question
 from .dialogs import Prompt
 from .filters import conditions
+from .literals import Clause, fill, where
 from .page import Column, page_of, text
 from .rows import Rows
-from .times import count, duration, moment, request, task
+from .task_detail import detail
+from .times import duration, moment, request, task
 from .workbench import MOVING, Workbench
 
 PAGE = 200
@@ -105,7 +106,7 @@ class Tasks(Workbench):
         asked, selection = self._asks, self.bench.selection
         if asked.producers is not None:
             iteration, dep, _ = asked.producers
-            sql = queries.fill(queries.PRODUCERS, iteration=iteration, dep=dep)
+            sql = fill(queries.PRODUCERS, iteration=iteration, dep=dep)
             self.ask(Question("tasks.list", sql, rows=PAGE, shape=page_of(columns(self.bench.t_zero))))
             return
         try:
@@ -114,10 +115,10 @@ class Tasks(Workbench):
             self.say(str(error), error=True)
             return
         jumped = asked.task is not None
-        sql = queries.fill(
+        sql = fill(
             queries.TASKS,
-            where=queries.where(*([] if jumped else queries.of_tasks(selection)), *filtered),
-            order=queries.Clause(self._order),
+            where=where(*([] if jumped else queries.of_tasks(selection)), *filtered),
+            order=Clause(self._order),
             limit=PAGE + 1,
             offset=asked.offset,
         )
@@ -131,7 +132,7 @@ class Tasks(Workbench):
             self._detail, self._releaser = (found[0] if found else None), None
             if found and found[0]["released_by"]:
                 # A second question finds it by its number; joined to the first, it would be looked for everywhere.
-                sql = queries.fill(queries.RELEASER, task=found[0]["released_by"])
+                sql = fill(queries.RELEASER, task=found[0]["released_by"])
                 self.ask(Question("tasks.releaser", sql, rows=1))
             self._tell_detail()
             return
@@ -235,7 +236,7 @@ class Tasks(Workbench):
         self.follow(again=True)
 
     def _look(self, row: dict[str, Any]) -> None:
-        self.ask(Question("tasks.detail", queries.fill(queries.TASK, task=row["task"], rank=row["rank"]), rows=1))
+        self.ask(Question("tasks.detail", fill(queries.TASK, task=row["task"], rank=row["rank"]), rows=1))
 
     def _nothing(self) -> str:
         if self._asks.producers is not None:
@@ -267,38 +268,11 @@ class Tasks(Workbench):
         self.query_one("#tasks-heading", Static).update(told)
 
     def _tell_detail(self) -> None:
-        found = self._detail
         told = Text()
-        if found is not None:
-            told.append(f"{task(found['task'])} {text(found['class'])}", "bold")
-            for name in ("ready", "assign", "start", "complete"):
-                told.append(f"  {name} ", "dim")
-                told.append("–" if found[name] is None else moment(found[name] - self.bench.t_zero))
-            told.append("\nwaited last for ", "dim")
-            if found["dep"]:
-                kind = found["dep_class"] or 0
-                told.append(text(found["dep_name"]) or f"dependency {found['dep']}", "bold")
-                told.append(f" ({DEP_CLASSES[kind] if 0 <= kind < len(DEP_CLASSES) else kind}), ")
-                told.append(f"released {count(found['wanted'])} times")
-                if found["producer_class"]:
-                    told.append(f" by class {text(found['producer_class'])}")
-            else:
-                told.append("nothing, or it was not recorded")
-            told.append("\nreleased by ", "dim")
-            if found["released_by"]:
-                told.append(task(found["released_by"]), "bold")
-                if self._releaser is not None:
-                    there = self._releaser.table.to_pylist()
-                    told.append(_who(there[0]) if there else ", which is not in the trace")
-                told.append("  d: go there  p: all producers", "dim")
-            else:
-                told.append("unknown" if found["dep"] else "–")
+        if self._detail is not None:
+            releaser = None if self._releaser is None else self._releaser.table.to_pylist()
+            told = detail(self._detail, releaser, self.bench.t_zero)
         self.query_one("#detail", Static).update(told)
-
-
-def _who(row: dict[str, Any]) -> str:
-    where = "an unknown worker" if row["worker"] is None else f"worker {row['worker']}"
-    return f" {text(row['class'])} on {where}"
 
 
 def _interval(row: dict[str, Any]) -> tuple[int, int]:

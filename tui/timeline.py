@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 from rich.text import Text
@@ -12,12 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from . import queries
-from .cells import LOST, WAITS, Cell, cells_of
+from . import legend, queries
+from .cells import cells_of
 from .database import Answer, Failure, Question
 from .lanes import Drawn, Lanes, Span
-from .page import text
-from .times import count, duration, moment
+from .literals import fill
+from .times import duration, moment
 from .viewport import Viewport
 from .workbench import Workbench
 
@@ -59,7 +60,7 @@ class Timeline(Workbench):
     def body(self) -> Iterable[Widget]:
         yield Lanes(id="lanes")
         yield Static(id="cell", classes="line")
-        yield Static(_legend(), id="legend", classes="line")
+        yield Static(legend.line(), id="legend", classes="line")
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -268,26 +269,21 @@ class Timeline(Workbench):
     def _fetch(self) -> None:
         """Ask for the visible workers, and half a screen more of time on either side."""
         lanes = self.lanes
-        view, workers = lanes.view, tuple(lanes.shown)
-        if view is None or not workers:
+        view, workers, whole = lanes.view, tuple(lanes.shown), self._whole()
+        if view is None or not workers or whole is None:
             return
         wide = Viewport(view.bits, max(view.first - view.width // 2, 0), view.width * 2)
-        sql = queries.timeline(wide, workers, tasks=self._from_tasks)
+        sql = queries.timeline(wide, workers, until=whole[1], tasks=self._from_tasks)
 
         operators = self.bench.operators
 
         def shape(table: pa.Table) -> Drawn:
             return Drawn(wide, cells_of(table, workers, wide.width, wide.cell_ns, operators))
 
-        self.ask(
-            Question("timeline.cells", sql, rows=len(workers) * wide.width, window=(wide.begin, wide.end), shape=shape)
-        )
-        sql = queries.fill(queries.LOST_WHERE, begin=wide.begin, end=wide.end)
-        self.ask(
-            Question(
-                "timeline.loss", sql, rows=_MOST_SPANS, shape=lambda t: _spans(t.to_pylist(), wide.begin, wide.end)
-            )
-        )
+        window, rows = (wide.begin, wide.end), len(workers) * wide.width
+        self.ask(Question("timeline.cells", sql, rows=rows, window=window, shape=shape))
+        sql = fill(queries.LOST_WHERE, begin=wide.begin, end=wide.end)
+        self.ask(Question("timeline.loss", sql, rows=_MOST_SPANS, shape=partial(legend.spans, window=window)))
 
     def _tell_cell(self) -> None:
         """What is under the cursor, in one line."""
@@ -299,46 +295,5 @@ class Timeline(Workbench):
         cell_ns = lanes.view.cell_ns
         told.append(f"worker {lanes.worker} at {moment(t - lanes.t_zero, cell_ns)} + {duration(cell_ns)}: ", "bold")
         cell = lanes.drawn.at(lanes.worker, t) if lanes.drawn is not None else None
-        told.append_text(self._describe(cell, lanes.drawn.view.cell_ns if lanes.drawn else 1))
+        told.append_text(legend.describe(cell, lanes.drawn.view.cell_ns if lanes.drawn else 1, self.bench.class_names))
         self.query_one("#cell", Static).update(told)
-
-    def _describe(self, cell: Cell | None, width_ns: int) -> Text:
-        told = Text()
-        if cell is None:
-            return told.append("nothing known", "dim")
-        parts = []
-        if cell.busy:
-            name = self.bench.class_names.get(cell.top_class, "")
-            parts.append(f"busy {cell.busy * 100 // width_ns} %" + (f", most {text(name)}" if name else ""))
-        for (name, _, _), ns in zip(WAITS, cell.waits, strict=True):
-            if ns:
-                parts.append(f"waits for {'work' if name == 'none' else name} {ns * 100 // width_ns} %")
-        told.append(" · ".join(parts) or ("idle" if not cell.lost else ""))
-        if cell.lost:
-            told.append(f" · {count(cell.lost)} events lost around here", LOST)
-        return told
-
-
-def _spans(rows: list[dict[str, Any]], begin: int, end: int) -> tuple[Span, ...]:
-    """Where something is missing; what has no time lies everywhere."""
-    return tuple(
-        Span(
-            begin if row["t_begin"] is None else row["t_begin"],
-            end if row["t_end"] is None else row["t_end"],
-            row["worker"],
-            f"{text(row['kind'])}: {row['count']:,} missing"
-            + ("" if row["worker"] is None else f" of worker {row['worker']}"),
-        )
-        for row in rows
-    )
-
-
-def _legend() -> Text:
-    told = Text("▄█ task", no_wrap=True, overflow="ellipsis")
-    for name, letter, colour in WAITS:
-        told.append("  ")
-        told.append(letter, f"bold {colour}")
-        told.append(f" {'waits for work' if name == 'none' else name}")
-    told.append("  ")
-    told.append("! loss", f"bold {LOST}")
-    return told

@@ -67,6 +67,9 @@ def line(trust: Trust, info: TraceInfo) -> Text:
     still_open = trust.total("open")
     if still_open:
         out.append(f" · {still_open:,} open intervals: eligible unknown there", WARN)
+    left_out = [note for note in info.notes if not note.startswith("the trace is")]
+    if left_out:
+        out.append(f" · {text(left_out[0])}" + (f" and {len(left_out) - 1} more notes" if left_out[1:] else ""), WARN)
     if info.state != "sealed":
         out.append(" · ")
         out.append("recording" if info.recording else "unsealed: its end was not recorded", WARN)

@@ -67,7 +67,7 @@ told AS (
         count(*) FILTER (WHERE state IN (3, 4)) AS tokens,
         max(t) FILTER (WHERE state IN (7, 8)) AS ended,
         max(t) AS last,
-        arg_max(state, t * 16 + state) AS state
+        arg_max(state, row(t, state)) AS state
     FROM (SELECT request, t, aux & 4294967295 AS state FROM stored_events WHERE hook = 10)
     GROUP BY request
 )

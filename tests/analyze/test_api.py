@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import host_runs
+import asked_runs
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -25,7 +25,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the host engine with a little loss."""
     path = tmp_path_factory.mktemp("api") / "run.mscope"
-    host_runs.record(path, host_runs.SMALL + ",steps=40,lose=0.02")
+    asked_runs.record(path, asked_runs.SMALL + ",steps=40,lose=0.02")
     return path
 
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import asked_runs
 import duckdb
-import host_runs
 import pytest
 import recordings
 from hypothesis import given
@@ -131,13 +131,13 @@ def test_as_text() -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One run, recorded whole and with more and more of its events lost."""
     folder = tmp_path_factory.mktemp("lossy")
-    spec = host_runs.SMALL + ",ranks=2,workers=3,steps=120,seed=3"
+    spec = asked_runs.SMALL + ",ranks=2,workers=3,steps=120,seed=3"
     spec = spec.replace("workers=5,", "")
     paths = {}
     results = []
     for lose in ("0", *LOSSES):
         paths[lose] = folder / f"{lose}.mscope"
-        results.append(host_runs.record(paths[lose], f"{spec},lose={lose}"))
+        results.append(asked_runs.record(paths[lose], f"{spec},lose={lose}"))
     assert len({(r.steps, r.t, r.fired) for r in results}) == 1, "losing events must not change the run"
     assert [r.lost / r.fired for r in results] == pytest.approx([0, 0.05, 0.2, 0.4, 0.6], abs=0.03)
     return paths

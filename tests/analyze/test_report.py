@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import host_runs
+import asked_runs
 import pyarrow.parquet as pq
 import pytest
 import recordings
@@ -34,7 +34,7 @@ def run(*args: str) -> int:
 def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two ranks, a fifth of whose events were lost."""
     path = tmp_path_factory.mktemp("lossy") / "x.mscope"
-    host_runs.record(path, host_runs.SMALL + ",steps=40,ranks=2,lose=0.2")
+    asked_runs.record(path, asked_runs.SMALL + ",steps=40,ranks=2,lose=0.2")
     return path
 
 
@@ -157,9 +157,9 @@ def test_wall_clock(trace_path: Path, capfd: pytest.CaptureFixture[str]) -> None
 
 def test_workers_bounds_hold_the_truth(tmp_path: Path) -> None:
     """How busy each was lies between the two shares, with a third of the events lost."""
-    spec = host_runs.SMALL + ",steps=40"
-    host_runs.record(tmp_path / "whole", spec)
-    host_runs.record(tmp_path / "lossy", spec + ",lose=0.33")
+    spec = asked_runs.SMALL + ",steps=40"
+    asked_runs.record(tmp_path / "whole", spec)
+    asked_runs.record(tmp_path / "lossy", spec + ",lose=0.33")
     with Session.open(tmp_path / "whole", threads=1) as whole, Session.open(tmp_path / "lossy", threads=1) as lossy:
         span = whole.span()
         assert span is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import host_runs
+import asked_runs
 import numpy as np
 import pytest
 import recordings
@@ -29,7 +29,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "ranks": "steps=20,ranks=2,preempt=0.1",
     }
     for name, spec in specs.items():
-        host_runs.record(folder / name, f"{host_runs.SMALL},{spec}")
+        asked_runs.record(folder / name, f"{asked_runs.SMALL},{spec}")
     return {name: folder / name for name in specs}
 
 
@@ -278,9 +278,9 @@ def test_tiles_add_up(run: Session) -> None:
 
 def test_what_was_lost_is_not_made_up(tmp_path: Path) -> None:
     """Half of the events are gone: times are null or right, gaps say that something ran unseen, nobody is late."""
-    spec = host_runs.SMALL + ",steps=40,ranks=2"
-    host_runs.record(tmp_path / "whole", spec)
-    host_runs.record(tmp_path / "lossy", spec + ",lose=0.5")
+    spec = asked_runs.SMALL + ",steps=40,ranks=2"
+    asked_runs.record(tmp_path / "whole", spec)
+    asked_runs.record(tmp_path / "lossy", spec + ",lose=0.5")
     with Session.open(tmp_path / "whole", threads=1) as whole, Session.open(tmp_path / "lossy", threads=1) as lossy:
         for view, key, fields in (
             ("tasks", ("task",), ("ready", "assign", "start", "complete", "exec_ns", "queue_ns", "released_by")),

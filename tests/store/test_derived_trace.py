@@ -392,7 +392,7 @@ def test_what_is_odd_is_counted_and_said(memory_path: Path) -> None:
     assert told == {
         "tasks": 12, "waits": 2, "missing_ready": 12, "missing_start": 2, "missing_complete": 10, "duplicates": 1,
     }  # fmt: skip
-    said = [f"{f.severity} {f.file}: {f.what}" for f in check(path).findings]
+    said = [f"{f.severity} {f.file}: {f.what}" for f in check(path).remarks]
     assert "info tasks: 12 without their ready event, which was not recorded" in said
     assert "info tasks: 1 events stood there twice and were taken once" in said
 

@@ -30,9 +30,9 @@ def a_task(worker: int, start: int, ns: int | None, task_class: int = 1, rank: i
     return ids | {"start": start, "complete": complete, "exec_ns": ns}
 
 
-def a_wait(worker: int, begin: int, ns: int | None, dep_class: int) -> Row:
+def a_wait(worker: int, begin: int, ns: int | None, dep_class: int, task: int = 7) -> Row:
     end = None if ns is None else begin + ns
-    return {"worker": worker, "dep_class": dep_class, "t_begin": begin, "t_end": end, "ns": ns}
+    return {"worker": worker, "task": task, "dep_class": dep_class, "t_begin": begin, "t_end": end, "ns": ns}
 
 
 def slow(tasks: list[Row], waits: list[Row]) -> Counter[tuple[Any, ...]]:
@@ -46,7 +46,7 @@ def slow(tasks: list[Row], waits: list[Row]) -> Counter[tuple[Any, ...]]:
                     out[*where, r["start"] >> level, "tasks"] += 1
                 if r[end] is None:
                     continue
-                what = "busy" if rows is tasks else WAIT_NAMES[r["dep_class"]]
+                what = "busy" if rows is tasks else WAIT_NAMES[r["dep_class"] if r["task"] else 0]
                 for n in range(r[begin] >> level, (r[end] >> level) + 1):
                     ns = min(r[end], (n + 1) << level) - max(r[begin], n << level)
                     if ns > 0:
@@ -69,7 +69,7 @@ def spread(tiles: list[pa.Table]) -> Counter[tuple[Any, ...]]:
 times = st.integers(0, END)
 lengths = st.one_of(st.none(), st.integers(0, 1 << 17), st.integers(0, 1 << 23), st.sampled_from([1 << 16, 3 << 18]))
 some_tasks = st.lists(st.builds(a_task, st.integers(0, 2), times, lengths, st.integers(0, 3), st.integers(0, 1)))
-some_waits = st.lists(st.builds(a_wait, st.integers(0, 2), times, lengths, st.integers(0, 4)))
+some_waits = st.lists(st.builds(a_wait, st.integers(0, 2), times, lengths, st.integers(0, 4), st.sampled_from((0, 7))))
 
 
 def build(tasks: list[Row], waits: list[Row], cuts: list[int], **limits: int) -> list[pa.Table]:

@@ -119,6 +119,33 @@ def test_budget_and_coverage_add_up(tmp_path: Path) -> None:
     assert 0 < report.rows["events"] < rows
 
 
+def test_rows_that_are_dropped_at_the_very_end_are_told(tmp_path: Path) -> None:
+    """What was gathered and not yet written when the recording ends is dropped and counted like all before it."""
+    path = tmp_path / "a.mscope"
+    w = TraceWriter.create(path, GIVEN, {}, max_bytes=200_000)
+    w._sealer.stop()  # so that no room comes back
+    rows = record_until_stopped(w, 500)
+    w.flush()
+    w.append("events", ring_rows(rows, 20))
+    w.finish("done")
+    with Trace.open(path) as trace:
+        kept = all_events(trace).num_rows
+    assert kept + sum(r["count"] for r in losses(path) if r["kind"] == "disk_budget") == rows + 20
+
+
+def test_of_a_large_batch_what_fits_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.mscope"
+    w = TraceWriter.create(path, GIVEN, {}, max_bytes=400_000)
+    w._sealer.stop()
+    w.append("events", ring_rows(0, 20_000))
+    w.finish("done")
+    with Trace.open(path) as trace:
+        got = all_events(trace)
+    assert 1000 < got.num_rows < 6000
+    assert keys(got) == expected_keys(got.num_rows)
+    assert got.num_rows + sum(r["count"] for r in losses(path)) == 20_000
+
+
 def test_full_disk(tiny_disk: Path) -> None:
     path = tiny_disk / "a.mscope"
     w = TraceWriter.create(path, GIVEN, {})

@@ -20,6 +20,7 @@ from megascope.tui.cells import GLYPHS, Cell, Cells, cells_of, runs, style_of
 from megascope.tui.completion import complete
 from megascope.tui.filters import conditions
 from megascope.tui.history import MOST, History
+from megascope.tui.literals import Clause, fill, where
 from megascope.tui.page import page_of_all
 from megascope.tui.times import count, duration, moment, share
 from megascope.tui.viewport import MOST_BITS, Viewport
@@ -85,7 +86,7 @@ def test_filters_that_are_none_say_why(text: str, why: str | None) -> None:
 
 @given(st.text(max_size=40))
 def test_no_filter_and_no_name_leaves_its_place_in_the_sql(text: str) -> None:
-    literal = queries.fill("{x}", x=text)
+    literal = fill("{x}", x=text)
     assert literal[0] == literal[-1] == "'"
     assert "'" not in literal[1:-1].replace("''", "")
     try:
@@ -97,21 +98,21 @@ def test_no_filter_and_no_name_leaves_its_place_in_the_sql(text: str) -> None:
 
 def test_all_screens_sql_runs_on_a_real_trace(host: Path) -> None:
     """Each question is one that people may ask with megascope sql, too."""
-    order = queries.Clause("task")
+    order = Clause("task")
     asked = [
-        queries.fill(queries.TRACE),
-        queries.fill(queries.TRUST),
-        queries.fill(queries.LOSSES),
-        queries.fill(queries.EPOCHS, first=0, epochs=9, bars=3),
-        queries.fill(queries.SLOWEST, where=queries.where("worker = 1"), order=queries.Clause("total_ns")),
-        queries.fill(queries.TASKS, where=queries.where(queries.of_request(1)), order=order, limit=5, offset=0),
-        queries.fill(queries.TASK, task=3, rank=0),
-        queries.fill(queries.RELEASER, task=3),
-        queries.fill(queries.PRODUCERS, iteration=3, dep=2),
-        queries.fill(queries.NOW),
-        queries.fill(queries.LOST_WHERE, begin=0, end=10**9),
+        fill(queries.TRACE),
+        fill(queries.TRUST),
+        fill(queries.LOSSES),
+        fill(queries.EPOCHS, first=0, epochs=9, bars=3),
+        fill(queries.SLOWEST, where=where("worker = 1"), order=Clause("total_ns")),
+        fill(queries.TASKS, where=where(queries.of_request(1)), order=order, limit=5, offset=0),
+        fill(queries.TASK, task=3, rank=0),
+        fill(queries.RELEASER, task=3),
+        fill(queries.PRODUCERS, iteration=3, dep=2),
+        fill(queries.NOW),
+        fill(queries.LOST_WHERE, begin=0, end=10**9),
         *(
-            queries.timeline(Viewport.fit(1_000_000, 1_000_000 + ns, 60), [0, 1], tasks=tasks)
+            queries.timeline(Viewport.fit(1_000_000, 1_000_000 + ns, 60), [0, 1], until=10**9, tasks=tasks)
             for ns in (10_000, 10**9)
             for tasks in (False, True)
         ),
@@ -129,7 +130,7 @@ def test_tiles_and_tasks_draw_the_same_sums(host: Path) -> None:
         view = Viewport(16, begin >> 16, ((end - 1) >> 16) - (begin >> 16) + 1)
         answers = []
         for tasks in (False, True):
-            with session.run(queries.timeline(view, range(6), tasks=tasks)) as result:
+            with session.run(queries.timeline(view, range(6), until=end, tasks=tasks)) as result:
                 rows = result.read_all().to_pylist()
             answers.append({(r["worker"], r["cell"]): r["busy"] for r in rows if r["busy"]})
     assert answers[0] == pytest.approx(answers[1], abs=64)
@@ -170,14 +171,15 @@ def test_waits_are_letters_and_tasks_are_blocks_as_high_as_they_are_busy() -> No
         {"busy": 100, "top_class": 1}, {"busy": 1, "top_class": 1}, {"busy": 100, "top_class": 2},
         {"busy": 100, "top_class": 3}, {"wait_none": 9}, {"wait_data": 9, "busy": 4}, {"wait_communication": 9},
         {"wait_resource": 9}, {"wait_control": 9}, {}, {"busy": 100, "top_class": 1, "lost": 3},
+        {"busy": 30, "top_class": 1, "wait_none": 70}, {"busy": 3, "top_class": 1, "wait_none": 90},
     )  # fmt: skip
     (codes,) = drawn.codes
-    assert "".join(GLYPHS[c >> 8] for c in codes.tolist()) == "█▁██·dcrk █"
+    assert "".join(GLYPHS[c >> 8] for c in codes.tolist()) == "█▁██·dcrk █▂·"
     styles = [style_of(int(c)) for c in codes]
     assert styles[0] == styles[1] == styles[3] != styles[2]
-    assert (styles[-1].color, styles[-1].underline, styles[0].underline) == (styles[0].color, True, False)
+    assert (styles[10].color, styles[10].underline, styles[0].underline) == (styles[0].color, True, False)
     assert drawn.at(7, 5) == Cell(4, (0, 9, 0, 0, 0), -1, 0)
-    assert drawn.at(7, 11) is None
+    assert drawn.at(7, 13) is None
     assert drawn.at(8, 0) is None
 
 
