@@ -13,10 +13,11 @@ demo: $(VENV)/.installed
 	@echo
 	@echo "try next:  $(BIN)/megascope schema            what can be asked"
 	@echo "           $(BIN)/megascope check demo.mscope is the trace whole?"
-	@echo "           $(BIN)/megascope sql sample_traces/h200.mscope \"SELECT * FROM trace\""
+	@echo "           $(BIN)/megascope tui demo.mscope   browse it"
+	@echo "           $(BIN)/megascope report overview sample_traces/h200.mscope   a recording of a real GPU"
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -26,6 +27,12 @@ lint: $(VENV)/.installed-test
 
 soak: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow --timeout 3000
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/host_engine.py
+	$(BIN)/python benchmarks/ring_spool.py
+	$(BIN)/python benchmarks/spool_seal.py
+	$(BIN)/python benchmarks/pairing.py
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m gpu --timeout 600

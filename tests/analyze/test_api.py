@@ -14,6 +14,7 @@ import pytest
 import recordings
 
 import megascope
+from megascope import __main__ as main
 from megascope.analyze.catalogue import views
 from megascope.store.errors import MegascopeError, Refused, Usage
 
@@ -120,16 +121,14 @@ def test_windows(path: Path) -> None:
         assert query.arrow().to_pylist()[0]["a"] == 1_000_000
 
 
-def test_reports(path: Path) -> None:
+def test_reports(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Rows in each form, and the text that the command line prints."""
     with megascope.open(path, threads=1) as run:
         report = run.report("classes")
         assert (report.name, report.arrow().num_rows) == ("classes", report.polars().height)
         assert report.stands_for[0] in repr(report)
-        assert subprocess.run(
-            [sys.executable, "-m", "megascope", "report", "classes", str(path), "--threads", "1"],
-            capture_output=True, text=True, check=True,
-        ).stdout == repr(report)  # fmt: skip
+        main.run(["report", "classes", str(path), "--threads", "1"])
+        assert capfd.readouterr().out == repr(report)
         with pytest.raises(Usage, match="did you mean losses"):
             run.report("loses")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_as_text() -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One run, recorded whole and with more and more of its events lost."""
     folder = tmp_path_factory.mktemp("lossy")
-    spec = asked_runs.SMALL + ",ranks=2,workers=3,steps=120,seed=3"
+    spec = asked_runs.SMALL + ",ranks=2,workers=3,steps=80,seed=3"
     spec = spec.replace("workers=5,", "")
     paths = {}
     results = []
@@ -143,6 +144,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
+@cache
 def truth(path: Path, window: tuple[int, int]) -> dict[str, dict[Any, list[int | None]]]:
     """Every value of the whole run that ended in the window: running times and queueing by class, waits, steps."""
     begin, end = window
@@ -161,8 +163,9 @@ def truth(path: Path, window: tuple[int, int]) -> dict[str, dict[Any, list[int |
         return out
 
 
-@pytest.mark.parametrize("lose", ["0", *LOSSES])
-@pytest.mark.parametrize("part", [(0.0, 1.0), (0.3, 0.6)])
+@pytest.mark.parametrize(
+    ("lose", "part"), [*((lose, (0.0, 1.0)) for lose in ("0", *LOSSES)), ("0.05", (0.3, 0.6)), ("0.6", (0.3, 0.6))]
+)
 def test_truth_lies_within(runs: dict[str, Path], lose: str, part: tuple[float, float]) -> None:
     """Counts and quantiles of each class and of waits and steps, of the whole and of a stretch cut anywhere."""
     with Session.open(runs["0"], threads=1) as session:
@@ -188,9 +191,11 @@ def test_truth_lies_within(runs: dict[str, Path], lose: str, part: tuple[float, 
             if lengths and None not in lengths:
                 assert holds(row["p50"], quantile([v for v in lengths if v is not None], 0.5)), row
                 checked += 1
-        step_p50 = next(r["bounds"] for r in ask(session, "overview").rows.to_pylist() if r["item"] == "step, p50")
-        assert holds(step_p50, quantile([v for v in whole["steps"]["all"] if v is not None], 0.5))
-    assert checked > 60
+        if part == (0.0, 1.0):
+            facts = {r["item"]: r["bounds"] for r in ask(session, "overview").rows.to_pylist()}
+            lengths = [v for v in whole["steps"]["all"] if v is not None]
+            assert holds(facts["step, p50"], quantile(lengths, 0.5))
+    assert checked > 40
 
 
 @pytest.mark.parametrize("lose", ["0", *LOSSES])

@@ -39,7 +39,7 @@ def check(app: Megascope, name: str, out: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(got, encoding="utf-8")
         return
-    renew = f"if it should look like this: {RENEW}=1 python -m pytest {Path(__file__).parent.name}, and commit"
+    renew = f"if it should look like this: {RENEW}=1 python -m pytest tests/tui, and commit"
     assert path.is_file(), f"there is no golden picture {path.name}; {renew}"
     want = path.read_text(encoding="utf-8")
     if got != want:
