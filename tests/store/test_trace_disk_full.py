@@ -81,11 +81,11 @@ def test_disk_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(budget.Gate, "admits", watched)
     rows = record_until_stopped(w, 5000)
-    assert w.raw_stopped == "disk_budget"
     assert most <= limit
     w.finish("done")
     assert sum(f.stat().st_size for f in path.rglob("*.parquet")) < limit
     lost = [r for r in losses(path) if r["kind"] == "disk_budget"]
+    assert lost, "raw rows were dropped, even if sealing has since made room again"
     with Trace.open(path) as trace:
         got = all_events(trace)
     assert got.num_rows + sum(r["count"] for r in lost) == rows
