@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint soak bench test-gpu clean
 
 demo: $(VENV)/.installed
-	$(BIN)/megascope capture demo:steps=2000 -o demo.mscope --force
+	$(BIN)/megascope capture demo:steps=400 -o demo.mscope --force
 	@echo
 	$(BIN)/megascope sql demo.mscope "SELECT h.name AS hook, count(*) AS events, count(DISTINCT worker) AS workers FROM events JOIN hooks h USING (hook) GROUP BY ALL ORDER BY events DESC"
-	$(BIN)/megascope sql demo.mscope "SELECT c.name AS task_class, count(*) AS tasks, round(median(since_ns) / 1e3, 1) AS median_us, round(max(since_ns) / 1e3, 1) AS max_us FROM events e JOIN task_classes c ON c.id = e.task_class WHERE hook = 4 GROUP BY ALL ORDER BY sum(since_ns) DESC LIMIT 8"
+	$(BIN)/megascope report classes demo.mscope --limit 8
 	@echo
 	@echo "try next:  $(BIN)/megascope schema            what can be asked"
 	@echo "           $(BIN)/megascope check demo.mscope is the trace whole?"
@@ -41,11 +41,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q --disable-pip-version-check -e .
+	$(BIN)/pip install -q --no-compile --disable-pip-version-check -e .
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[test]'
+	$(BIN)/pip install -q --no-compile --disable-pip-version-check -e '.[test]'
 	touch $@ $(VENV)/.installed
 
 clean:
