@@ -98,7 +98,7 @@ class Capture:
         if last.dropped:
             why = (last.stopped or "disk_budget").replace("_", " ")
             _note(f"{last.dropped:,} raw rows were dropped for the {why}; summaries went on; see the loss table")
-        print(f'ask it: megascope sql {out} "SELECT hook, count(*) FROM events GROUP BY hook"', file=sys.stderr)
+        _note(f"look: megascope report overview {out}, or megascope tui {out}")
         if reason in ("died", "failed", "truncated"):
             return Exit.INCOMPLETE
         if args.max_loss is not None and last.loss_share * 100 > args.max_loss:

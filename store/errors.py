@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of every verb (design §9; printed by `megascope --help`)."""
+    """Exit codes of every verb, printed by `megascope --help`."""
 
     DONE = 0
     FAILED = 1

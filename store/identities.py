@@ -1,4 +1,4 @@
-"""What must add up in a trace (design §6), on rows whose interval was closed.
+"""What must add up in a trace, on rows whose interval was closed.
 
 Sums are over rows of `intervals`, `coverage` and `loss`; a row that a death cut short claims nothing.
 """

@@ -113,7 +113,7 @@ struct ms_ring_row {
 #define MS_STATE_ENDED 3
 #define MS_STATE_FAILED 4
 
-/* What happens to a row when the ring is full (design §5). */
+/* What happens to a row when the ring is full. */
 #define MS_POLICY_DROP 0
 #define MS_POLICY_OVERWRITE 1
 #define MS_POLICY_WAIT 2

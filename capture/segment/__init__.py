@@ -1,1 +1,1 @@
-"""The shared-memory file between an engine and everyone else (design §5)."""
+"""The shared-memory file between an engine and everyone else."""

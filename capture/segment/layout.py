@@ -51,7 +51,7 @@ class Clock(IntEnum):
 
 
 class Policy(IntEnum):
-    """What happens to a row when the ring is full (design §5)."""
+    """What happens to a row when the ring is full."""
 
     DROP = 0
     OVERWRITE = 1

@@ -85,7 +85,7 @@ def test_a_demo_is_recorded_checked_and_asked(tmp_path: Path) -> None:
     recorded = run("capture", "demo:steps=200,workers=8", "-o", "a.mscope", cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stderr
     assert "wrote a.mscope: " in recorded.stderr
-    assert "ask it: megascope sql" in recorded.stderr
+    assert "look: megascope report overview a.mscope" in recorded.stderr
     assert not list(tmp_path.glob("*.mseg"))
     assert run("check", "a.mscope", cwd=tmp_path).returncode == 0
     asked = run("sql", "a.mscope", "SELECT count(*) AS n, max(step) AS s FROM events", "--format", "csv", cwd=tmp_path)
