@@ -60,7 +60,10 @@ class Accounts:
             return
         worker, seq = rows["worker"].to_numpy(), rows["seq"].to_numpy()
         self.seen_rows += np.bincount(worker, minlength=len(self.seen_rows))
-        np.maximum.at(self.seen_to, worker, seq.astype(np.int64) + 1)
+        # A worker's rows come in order, and of repeated indices the last assignment stands.
+        last = self.seen_to.copy()
+        last[worker] = seq.astype(np.int64) + 1
+        np.maximum(self.seen_to, last, out=self.seen_to)
 
     def book(self, words: I64) -> tuple[pa.RecordBatch, pa.RecordBatch, list[Loss]]:
         """(intervals, coverage, losses) of records of 16 words each."""

@@ -24,6 +24,8 @@ ENGINES = {
 SEGMENT_VARIABLE = "MEGASCOPE_SEGMENT"
 """Where a command started by `capture -- cmd` is asked to put its segment."""
 _PR_SET_PDEATHSIG = 1
+NOTE_S = 4.0
+"""After so long without a segment, the user is told what takes the time."""
 
 
 class Target:
@@ -49,7 +51,7 @@ class Target:
         begun = time.monotonic()
         deadline, noted = begun + seconds, False
         while not self._begun():
-            if not noted and time.monotonic() - begun > 1.5:
+            if not noted and time.monotonic() - begun > NOTE_S:
                 note("the engine is starting; its first run on a machine compiles for some seconds")
                 noted = True
             if self.process.poll() is not None and not self._begun():

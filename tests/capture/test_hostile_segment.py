@@ -6,7 +6,6 @@ import os
 import random
 import struct
 import threading
-import time
 import zlib
 from pathlib import Path
 
@@ -129,15 +128,16 @@ def test_rows_outside_a_damaged_area_are_still_right(tmp_path: Path) -> None:
         path.unlink()
 
 
-def _read_to_the_cut(path: Path, begun: threading.Event) -> list[int]:
-    """Row counts of every pass until the reader says Truncated; each pass continues where the last one stopped."""
+def _read_to_the_cut(path: Path, begun: threading.Event, after: int) -> list[int]:
+    """Row counts of every pass until the reader says Truncated; `begun` is set after pass `after`."""
     taken: list[int] = []
     with SegmentReader.open(path, write=True) as segment:
         ring = RingReader(segment)
 
         def read() -> None:
             while True:
-                begun.set()
+                if len(taken) == after:
+                    begun.set()
                 batch = ring.take()
                 first = sum(taken)
                 assert np.array_equal(batch.rows["seq"].to_numpy(), np.arange(first, first + batch.rows.num_rows))
@@ -163,14 +163,13 @@ def test_a_segment_truncated_while_it_is_read(tmp_path: Path) -> None:
         engine.writer.cursor[0, Cursor.HEAD] = lay.ring_rows
         begun, size = threading.Event(), rng.randrange(PAGE, lay.file_bytes)
 
-        def cut(path: Path = path, size: int = size, begun: threading.Event = begun, rng: random.Random = rng) -> None:
+        def cut(path: Path = path, size: int = size, begun: threading.Event = begun) -> None:
             begun.wait()
-            time.sleep(rng.random() * 0.03)
             os.truncate(path, size)
 
         thread = threading.Thread(target=cut)
         thread.start()
-        taken = _read_to_the_cut(path, begun)
+        taken = _read_to_the_cut(path, begun, i % 3)
         thread.join()
         partial += 0 < sum(taken) < lay.ring_rows
         assert path.stat().st_size == size, "a reader never lengthens a segment"
