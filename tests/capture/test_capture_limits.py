@@ -21,7 +21,7 @@ def capture(out: Path, spec: str, *options: str) -> tuple[int, str, int]:
         f"sys.argv = ['megascope', 'capture', {spec!r}, '-o', {str(out)!r}, '--quiet', *{list(options)!r}]\n"
         "code = main(); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=220)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=1200)
     return done.returncode, done.stderr, int(done.stdout.split()[-1])
 
 
@@ -78,3 +78,16 @@ def test_a_full_disk_leaves_all_that_was_written_readable(tmp_path: Path) -> Non
         assert not [f for f in check(disk / "a.mscope").findings if f.severity == "damaged"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.slow
+def test_a_hundred_million_events(tmp_path: Path) -> None:
+    """A soak: 100 M events, in the memory of ten, sound to the last row."""
+    code, said, peak = capture(tmp_path / "a.mscope", "demo:steps=21200")
+    assert code == 0, said
+    with Trace.open(tmp_path / "a.mscope") as trace:
+        assert sum(p.rows for p in trace.parts("events")) > 100_000_000
+    assert peak < 1 << 30, f"{peak / 1e6:.0f} MB"
+    report = check(tmp_path / "a.mscope")
+    assert not report.findings
+    assert report.state == "sealed"
