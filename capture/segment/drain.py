@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...store.errors import Refused
 from ...store.tables import RING_ROW
-from .layout import BLOCK_HEADER, WORD, Cursor, Policy
+from .layout import WORD, Cursor, Policy
 from .reader import SegmentReader, Truncated
 
 COPY_BYTES = 1 << 24
@@ -67,7 +67,6 @@ class RingReader:
         lay = self._layout = segment.layout
         self._copied = max(1, COPY_BYTES // lay.block_bytes)
         self._buffer = np.empty((self._copied, lay.block_bytes), np.uint8)
-        self._tails = np.zeros(lay.monitors, np.uint8)
         self._cut: Truncated | None = None
         self._exported = np.array([lay.exported >> h & 1 for h in range(256)], np.bool_)
         self._rank_of, self._monitor_of = segment.rank_of.astype(np.uint8), segment.monitor_of.astype(np.uint16)
@@ -78,23 +77,16 @@ class RingReader:
         """Rows published but not taken, as of the last pass."""
 
     def _begin(self) -> npt.NDArray[np.int64]:
-        """Where the last drainer stopped: its tail is known modulo 256 blocks, and a ring holds fewer."""
+        """Where the last drainer stopped; under `overwrite` no earlier than the oldest rows that still stand."""
         lay = self._layout
         heads = self._heads()
-        tails = np.frombuffer(self.segment.read(lay.tails_offset, lay.monitors), np.uint8).astype(np.int64)
-        behind = (heads // lay.block_rows - tails) % 256
-        position: npt.NDArray[np.int64] = np.maximum(heads // lay.block_rows - behind, 0) * lay.block_rows
+        position, self._tails = self.segment.freed(heads, lay.block_rows, lay.tails_offset)
         if lay.policy == Policy.OVERWRITE:
             position = np.maximum(position, heads - lay.ring_rows + lay.block_rows)
-        self._tails[:] = tails
         return position
 
     def _heads(self) -> npt.NDArray[np.int64]:
-        heads = self.segment.cursors()[:, Cursor.HEAD]
-        if (heads >= 1 << 62).any():
-            worst = int(heads.argmax())
-            raise Refused(self.segment.what, f"the head of ring {worst} is {int(heads[worst])}", "restart the engine")
-        return heads.astype(np.int64)
+        return self.segment.heads(Cursor.HEAD, "ring")
 
     def take(self) -> Batch:
         """One pass, at most COPY_BYTES.
@@ -209,7 +201,7 @@ class RingReader:
     def _gather(self, name: str, kept: list[tuple[int, _Run]]) -> npt.NDArray[np.unsignedinteger]:
         """One column of all runs: each copied once, from the blocks to where the rows stand in a row."""
         dtype, rows = RING_ROW.dtype[name], self._layout.block_rows
-        at = BLOCK_HEADER + rows * RING_ROW.offsets[name]
+        at = self._layout.column_offset(name)
         whole = self._buffer[:, at : at + rows * dtype.itemsize].view(dtype)
         out: npt.NDArray[np.unsignedinteger] = np.empty(sum(run.rows for _, run in kept), dtype)
         to = 0

@@ -23,6 +23,8 @@ from .layout import FITS, PAGE, WORD, Control, Cursor, Layout, State, Status, Wo
 from .process import alive
 
 U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+U8 = npt.NDArray[np.uint8]
 TOP = 1 << 63
 _STATES = {int(s): s for s in State}
 
@@ -66,7 +68,6 @@ class SegmentReader:
     def __init__(self, path: Path, fd: int, layout: Layout) -> None:
         self.path, self.fd, self.layout = path, fd, layout
         self.what = f"cannot read segment {path}"
-        self.inode = os.fstat(fd).st_ino
         area = self.read(layout.side_offset, layout.side_bytes)
         self.tables, self.engine = side.unpack(area, layout.side_entries, self.what)
         self.monitor_of, self.rank_of = self._places()
@@ -141,6 +142,27 @@ class SegmentReader:
     def cursors(self) -> U64:
         """[monitors, 32] words, each no newer than published."""
         return self.growing(self.layout.cursor_offset, self.layout.monitors, Cursor.WORDS)
+
+    def heads(self, word: Cursor, ring: str) -> I64:
+        """[monitors] a head of every monitor's `ring` (its name, for people).
+
+        Raises Refused for a head that no ring can have reached.
+        """
+        heads = self.cursors()[:, word]
+        if (heads >= 1 << 62).any():
+            worst = int(heads.argmax())
+            raise Refused(self.what, f"the head of {ring} {worst} is {int(heads[worst])}", "restart the engine")
+        return heads.astype(np.int64)
+
+    def freed(self, heads: I64, unit: int, offset: int) -> tuple[I64, U8]:
+        """Where the last drainer stopped, given `heads` in rows and rings freed in units of `unit` rows.
+
+        ([monitors] rows freed, [monitors] tails as they stand at `offset`). A tail is known modulo 256 units, and a
+        ring holds fewer.
+        """
+        tails = np.frombuffer(self.read(offset, self.layout.monitors), np.uint8)
+        behind = (heads // unit - tails.astype(np.int64)) % 256
+        return np.maximum(heads // unit - behind, 0) * unit, tails
 
     def workers(self) -> U64:
         """[workers, 16] words as they stand; a now record is valid only if its check agrees."""

@@ -23,19 +23,10 @@ class SummaryReader:
     def __init__(self, segment: SegmentReader) -> None:
         self.segment = segment
         lay = self._layout = segment.layout
-        heads = self._heads()
-        tails = np.frombuffer(segment.read(lay.tails_offset + lay.monitors, lay.monitors), np.uint8).astype(np.int64)
-        behind = (heads // CHUNK - tails) % 256
-        self.position: I64 = np.maximum(heads // CHUNK - behind, 0) * CHUNK
-        self._tails = tails.astype(np.uint8)
+        self.position, self._tails = segment.freed(self._heads(), CHUNK, lay.tails_offset + lay.monitors)
 
     def _heads(self) -> I64:
-        heads = self.segment.cursors()[:, Cursor.SUMMARY_HEAD]
-        if (heads >= 1 << 62).any():
-            worst = int(heads.argmax())
-            why = f"the head of summary ring {worst} is {int(heads[worst])}"
-            raise Refused(self.segment.what, why, "restart the engine")
-        return heads.astype(np.int64)
+        return self.segment.heads(Cursor.SUMMARY_HEAD, "summary ring")
 
     def take(self) -> tuple[I64, list[Loss]]:
         """[records, 16] words published since the last pass, and what had to be left out.
