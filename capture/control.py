@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..store.errors import MegascopeError, Usage
+from .now import Look, now
 from .segment.process import alive
 from .segment.reader import EngineStatus, SegmentReader
+
+__all__ = ["SUFFIX", "Found", "Look", "directory", "find", "look", "now", "only_live", "prune", "segment_of"]
 
 SUFFIX = ".mseg"
 
@@ -92,6 +95,11 @@ def only_live() -> Path:
         raise Usage("no target given", f"no engine is live in {directory()}", "try capture demo, or name a segment")
     names = ", ".join(str(f.path) for f in live)
     raise Usage("no target given", f"{len(live)} engines are live", f"name one of {names}")
+
+
+def segment_of(pid: int) -> Path | None:
+    """The live segment of the engine with this process id, if there is one."""
+    return next((f.path for f in find() if f.live and f.pid == pid), None)
 
 
 def prune() -> list[Path]:

@@ -154,32 +154,14 @@ class Now:
         parser.add_argument("segment", nargs="?", type=Path, help="a segment (default: the one live engine)")
 
     def run(self, args: argparse.Namespace) -> int:
-        from .segment.reader import SegmentReader
-        from .waiting import INDEX, waiting
-
-        path = args.segment or control.only_live()
-        with SegmentReader.open(path) as segment:
-            look, status = waiting(segment), segment.status()
-            names = dict(zip(*(segment.tables["dependencies"][c].to_pylist() for c in ("id", "name")), strict=True))
-            classes = dict(zip(*(segment.tables["task_classes"][c].to_pylist() for c in ("id", "name")), strict=True))
-            static = segment.tables["static_tasks"]
-            of_task = dict(zip(*(static[c].to_pylist() for c in ("index", "task_class")), strict=True))
-            roles = dict(zip(*(segment.tables["workers"][c].to_pylist() for c in ("worker", "role")), strict=True))
-        print(f"{segment.layout.name} ({status.text}), step {status.step:,}", file=sys.stderr)
+        look = control.now(args.segment or control.only_live())
+        print(f"{look.name} ({look.status}), step {look.step:,}", file=sys.stderr)
         rows = [("RANK", "WORKER", "ROLE", "STATE", "FOR", "SEEN", "WANTED", "SINCE", "TASK", "EVENTS")]
-        for r in look.rows.to_pylist():
-            worker = (str(r["rank"]), str(r["worker"]), roles.get(r["worker"], ""))
-            if not r["waiting"]:
-                rows.append((*worker, "runs", "", "", "", "", "", f"{r['fired']:,}"))
-                continue
-            what = names.get(r["dep"], f"dependency {r['dep']}") if r["dep"] else "work"
-            counts = (str(r["seen"]), str(r["wanted"])) if r["dep"] else ("", "")
-            since = f"{short(max(0, look.t_now - r['t']) / 1e9, 's')}"
-            task = ""
-            if r["task"]:
-                iteration, index = r["task"] >> 32, r["task"] & INDEX
-                task = f"{classes.get(of_task.get(index), 'task')} {iteration}:{index}"
-            rows.append((*worker, "waits", what, *counts, since, task, f"{r['fired']:,}"))
+        for w in look.workers:
+            waits = w["waited_ns"] is not None
+            since = short(w["waited_ns"] / 1e9, "s") if waits else ""
+            who = (str(w["rank"]), str(w["worker"]), w["role"], "waits" if waits else "runs")
+            rows.append((*who, w["target"], w["seen"], w["wanted"], since, w["task"], f"{w['fired']:,}"))
         _columns(rows)
         for cycle in look.cycles:
             names_ = " → ".join(f"worker {w}" for w in [*cycle, cycle[0]])

@@ -12,8 +12,9 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
+from ..capture import control
 from ..store.errors import MegascopeError
-from . import live, queries, trust
+from . import queries, trust
 from .database import Answer, Question
 from .literals import fill
 from .page import Column, Page, page_of, text
@@ -47,7 +48,7 @@ _RECORDED = (
 class Looked(Message):
     """A look at the segment is done."""
 
-    def __init__(self, look: live.Look | None, error: str) -> None:
+    def __init__(self, look: control.Look | None, error: str) -> None:
         super().__init__()
         self.look, self.error = look, error
 
@@ -67,7 +68,7 @@ class Now(Workbench):
         super().__init__()
         self._frozen = False
         self._by_worker = False
-        self._look: live.Look | None = None
+        self._look: control.Look | None = None
 
     def body(self) -> Iterable[Widget]:
         yield Static(id="engine", classes="line")
@@ -128,7 +129,7 @@ class Now(Workbench):
         """Look at the segment, off the screen's thread."""
         assert self.bench.source.segment is not None
         try:
-            self.post_message(Looked(live.look(self.bench.source.segment), ""))
+            self.post_message(Looked(control.now(self.bench.source.segment), ""))
         except MegascopeError as error:
             self.post_message(Looked(None, str(error)))
 
@@ -136,7 +137,7 @@ class Now(Workbench):
     def _find(self) -> None:
         """The segment of the engine that this trace is being recorded from."""
         info = self.bench.info
-        found = live.segment_of(info.pid) if info is not None and info.pid else None
+        found = control.segment_of(info.pid) if info is not None and info.pid else None
         if found is not None:
             self.bench.source = self.bench.source.live(found)
 

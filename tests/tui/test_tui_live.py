@@ -13,10 +13,9 @@ import pytest
 import tui_recordings
 from tui_driver import opened
 
-from megascope.capture import session, target
+from megascope.capture import control, session, target
 from megascope.capture.segment.reader import SegmentReader
 from megascope.tui import app as app_module
-from megascope.tui import live
 from megascope.tui.rows import Rows
 from megascope.tui.workbench import NO_TRACE
 
@@ -39,8 +38,8 @@ async def test_now_follows_a_live_engine(engine: target.Target, monkeypatch: pyt
         await bench.until("step")
         assert len(bench.widget(Rows).page.rows) == 4
         looks: list[Path] = []
-        look = live.look
-        monkeypatch.setattr(live, "look", lambda path: looks.append(path) or look(path))
+        look = control.now
+        monkeypatch.setattr(control, "now", lambda path: looks.append(path) or look(path))
         await bench.pilot.pause(1.2)
         assert len(looks) >= 2
         await bench.press("space")
@@ -61,10 +60,10 @@ async def test_now_follows_a_live_engine(engine: target.Target, monkeypatch: pyt
 
 @pytest.mark.asyncio
 async def test_a_deadlock_is_shown(engine: target.Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = live.look(engine.path)
+    look = control.now(engine.path)
     knots = tuple((1, 2 + i) for i in range(5))
-    stuck = live.Look(look.name, "died", look.step, 7.0, look.workers, knots)
-    monkeypatch.setattr(live, "look", lambda _: stuck)
+    stuck = control.Look(look.name, "died", look.step, 7.0, look.workers, knots)
+    monkeypatch.setattr(control, "now", lambda _: stuck)
     async with opened(segment=engine.path, size=(100, 24)) as bench:
         await bench.until("deadlock: worker 1 → worker 2 → worker 1")
         assert "and 2 more cycles" in bench.text

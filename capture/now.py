@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..capture import control
-from ..capture.segment.reader import SegmentReader
-from ..capture.waiting import INDEX, waiting
+from .segment.reader import SegmentReader
+from .waiting import INDEX, waiting
 
 
 @dataclass(frozen=True)
 class Look:
-    """One moment of an engine. workers: worker, role, what, counts, waited_ns (None: runs), task, fired."""
+    """One moment of an engine.
+
+    workers: rank, worker, role, what, target, seen, wanted, counts, waited_ns (None: runs), task, fired.
+    """
 
     name: str
     status: str
@@ -29,7 +31,7 @@ class Look:
         return sum(w["waited_ns"] is not None for w in self.workers)
 
 
-def look(path: Path) -> Look:
+def now(path: Path) -> Look:
     """What every worker of the segment at `path` does. Raises MegascopeError for one that cannot be read."""
     with SegmentReader.open(path) as segment:
         found, status = waiting(segment), segment.status()
@@ -42,11 +44,6 @@ def look(path: Path) -> Look:
     return Look(name, status.text, status.step, silent, workers, tuple(map(tuple, found.cycles)))
 
 
-def segment_of(pid: int) -> Path | None:
-    """The live segment of the engine with this process id, if there is one."""
-    return next((f.path for f in control.find() if f.live and f.pid == pid), None)
-
-
 def _worker(
     row: dict[str, Any],
     t_now: int,
@@ -55,17 +52,20 @@ def _worker(
     of_task: dict[int, int],
     roles: dict[int, str],
 ) -> dict[str, Any]:
-    out = {"worker": row["worker"], "role": roles.get(row["worker"], ""), "fired": row["fired"]}
+    out = {k: row[k] for k in ("rank", "worker", "fired")} | {"role": roles.get(row["worker"], "")}
     if not row["waiting"]:
-        return out | {"what": "runs", "counts": "", "waited_ns": None, "task": ""}
-    what, counts, task = "waits for work", "", ""
+        blank = dict.fromkeys(("target", "seen", "wanted", "counts", "task"), "")
+        return out | blank | {"what": "runs", "waited_ns": None}
+    target, seen, wanted, counts, task = "work", "", "", "", ""
     if row["dep"]:
-        what = f"waits for {deps.get(row['dep'], row['dep'])}"
-        counts = f"{row['seen']}/{row['wanted']}"
+        target = deps.get(row["dep"], f"dependency {row['dep']}")
+        seen, wanted = str(row["seen"]), str(row["wanted"])
+        counts = f"{seen}/{wanted}"
     if row["task"]:
         iteration, index = row["task"] >> 32, row["task"] & INDEX
         task = f"{classes.get(of_task.get(index, -1), 'task')} {iteration}:{index}"
-    return out | {"what": what, "counts": counts, "waited_ns": max(0, t_now - row["t"]), "task": task}
+    out |= {"target": target, "seen": seen, "wanted": wanted, "counts": counts, "task": task}
+    return out | {"what": f"waits for {target}", "waited_ns": max(0, t_now - row["t"])}
 
 
 def _names(segment: SegmentReader, table: str) -> dict[int, str]:
