@@ -51,9 +51,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Export:
-    """Entries of one map of one worker (-1: shared). keys: [n, key_size] bytes, sorted; values: [n, value_size].
+    """Entries of one map of one worker (-1: shared or feedback). keys: [n, key_size] bytes; values: [n, value_size].
 
-    refused: upserts and updates that found the map full since the last export.
+    Sorted by the key as a little-endian number (np.lexsort(keys.T)), so that the indexes of an array ascend.
+    refused: upserts and updates that found the map full, or an index beyond an array, since the last close (of an
+    aggregation), or since the execution was made (of state).
     """
 
     map: int
@@ -79,7 +81,7 @@ class Execution(Protocol):
         """
 
     def entries(self, map_index: int, worker: int) -> Export:
-        """What a map holds now, of one worker (any, if it is shared); array maps: every entry."""
+        """What a map holds now, of one worker (any, if it is shared); array maps: every entry. Changes nothing."""
 
     def feed(self, map_index: int, index: int, value: int, epoch: int) -> None:
         """Write a feedback cell: seen by rows that run later."""

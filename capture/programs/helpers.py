@@ -80,7 +80,8 @@ HELPERS = (
         Effect.LIVE,
         32,
         "set a key's value; flags 0 any, 1 only a new key, 2 only an old one; "
-        "0, or -17 the key is there, -2 it is not, -7 the map is full (counted as map_full), -22 other flags",
+        "0, or -22 other flags, -17 the key is there, -2 it is not, -7 the map is full or an array has no such index "
+        "(counted as map_full)",
         _PLAIN,
     ),
     Helper(
@@ -151,7 +152,8 @@ HELPERS = (
         Returns.CLOSED_OR_NULL,
         Effect.NONE,
         16,
-        "the value that a key of an aggregation had when this worker's last epoch closed, or null",
+        "the value that a key of an aggregation had when this worker's last epoch closed, or null, as before the first "
+        "close",
         (*_PLAIN, MapKind.HIST, MapKind.STATS),
     ),
     Helper(
