@@ -7,9 +7,14 @@ import importlib
 from typing import Protocol
 
 REGISTRY = (
-    "megascope.capture.verbs:Capture",
+    "megascope.capture.capture_verb:Capture",
     "megascope.capture.verbs:Ls",
     "megascope.capture.verbs:Now",
+    "megascope.capture.attach_verbs:Attach",
+    "megascope.capture.attach_verbs:Detach",
+    "megascope.capture.attach_verbs:Programs",
+    "megascope.capture.programs.verbs:ProgramVerb",
+    "megascope.replay_verb:ReplayVerb",
     "megascope.analyze.verbs:Sql",
     "megascope.analyze.verbs:Schema",
     "megascope.analyze.report_verb:Report",

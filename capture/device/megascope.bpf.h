@@ -1,9 +1,20 @@
-/* Megascope hook ABI 1.0: a program's context. Rendered from store/tables.py and capture/segment/layout.py by `python -m megascope.capture.hooks`. */
+/* Megascope hook ABI 1.0, for programs in eBPF C. Rendered from store/tables.py and capture/segment/ by `python -m megascope.capture.hooks`. */
 #pragma once
+typedef signed char __s8;
 typedef unsigned char __u8;
+typedef signed short __s16;
 typedef unsigned short __u16;
+typedef signed int __s32;
 typedef unsigned int __u32;
+typedef signed long long __s64;
 typedef unsigned long long __u64;
+
+/* Offsets are corrected when a program is loaded under another minor of the ABI (CO-RE). */
+#ifdef __bpf__
+#define MS_RELOCATED __attribute__((preserve_access_index))
+#else
+#define MS_RELOCATED
+#endif
 
 /* The 64-byte row of hook ABI v1, little-endian, as a program's context sees it. */
 struct megascope_event {
@@ -24,7 +35,7 @@ struct megascope_event {
   __u8 dep_class;       /* 61: 0 none, 1 data, 2 communication, 3 resource, 4 control */
   __u8 flags;           /* 62: bit 7 range; the rest by hook */
   __u8 rank;            /* 63: this device in a run over several */
-};
+} MS_RELOCATED;
 
 #define MS_ABI_MAJOR 1
 #define MS_ABI_MINOR 0
@@ -64,3 +75,85 @@ struct megascope_event {
 #define MS_REQUEST_SET 0x80000000u  /* request holds a set id */
 #define MS_PEER_ALL 0xfffeu
 #define MS_PEER_NONE 0xffffu
+
+/* <linux/bpf.h> and <bpf/bpf_helpers.h> may be included too, before this header. */
+/* Where a function runs: SEC("hook/complete"), SEC("hook/wait,resume"), SEC("pick"). */
+#ifndef SEC
+#define SEC(name) __attribute__((section(name), used))
+#endif
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
+#ifndef __noinline
+#define __noinline __attribute__((noinline))
+#endif
+
+/* A map: struct { __uint(type, …); __type(key, …); __type(value, …); __uint(max_entries, …); __uint(map_flags, …); }
+   name SEC(".maps"). A constant that is set when the program is loaded (--set NAME=VALUE): volatile const. */
+#ifndef __uint
+#define __uint(name, val) int (*name)[val]
+#define __type(name, val) __typeof__(val) *name
+#endif
+
+#ifndef __LINUX_BPF_H__
+#define BPF_MAP_TYPE_HASH 1  /* any key → any value */
+#define BPF_MAP_TYPE_ARRAY 2  /* __u32 index → any value; every index is always there */
+#define BPF_F_RDONLY_PROG 0x80u  /* the program may not write it */
+#define BPF_ANY 0  /* flags of bpf_map_update_elem: any key */
+#define BPF_NOEXIST 1  /* only a new one */
+#define BPF_EXIST 2  /* only an old one */
+#endif
+#define MS_MAP_TYPE_HIST 0x4d01u  /* any key → struct ms_hist; only through ms_hist_add */
+#define MS_MAP_TYPE_STATS 0x4d02u  /* any key → struct ms_stats; only through ms_stats_add */
+#define MS_MAP_TYPE_FEEDBACK 0x4d03u  /* __u32 index → struct ms_feedback; written by the host alone */
+#define MS_F_SHARED 0x10000u  /* one for all workers of a rank; else each worker has its own */
+#define MS_F_AGGREGATE 0x20000u  /* exported and reset at each epoch's end; hist and stats always are */
+struct ms_stats {
+  __u64 count, sum, min, max;
+};
+struct ms_hist {
+  __u64 count, sum, min, max, buckets[976];
+};
+struct ms_feedback {
+  __u64 value, epoch; /* the epoch that it was computed from; 0: none yet */
+};
+
+#ifndef __BPF_HELPERS__
+/* the value of a key, or null; of a read-only or feedback map it depends on no order; map: hash, array,
+   feedback */
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+/* set a key's value; flags 0 any, 1 only a new key, 2 only an old one; 0, or -22 other flags, -17 the key is
+   there, -2 it is not, -7 the map is full or an array has no such index (counted as map_full); map: hash,
+   array */
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
+/* delete a key: 0, or -2 it is not there; pointers to values of the map die; map: hash */
+static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+/* t of the event, ns */
+static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+#endif
+/* value[key] += n, from 0 for a new key; values are u64; returns 0 always, a full map is counted as map_full;
+   map: hash, array */
+static long (*const ms_map_add)(void *map, const void *key, __u64 n) = (void *)1001;
+/* value[key] = min(value[key], n) unsigned, n for a new key; returns 0 always; map: hash */
+static long (*const ms_map_min)(void *map, const void *key, __u64 n) = (void *)1002;
+/* value[key] = max(value[key], n) unsigned, n for a new key; returns 0 always; map: hash, array */
+static long (*const ms_map_max)(void *map, const void *key, __u64 n) = (void *)1003;
+/* count n in the histogram of a key; returns 0 always, a full map is counted as map_full; map: hist */
+static long (*const ms_hist_add)(void *map, const void *key, __u64 n) = (void *)1004;
+/* count n in count, sum, min and max of a key; returns 0 always, a full map is counted as map_full; map:
+   stats */
+static long (*const ms_stats_add)(void *map, const void *key, __u64 n) = (void *)1005;
+/* the value that a key of an aggregation had when this worker's last epoch closed, or null, as before the
+   first close; map: hash, array, hist, stats */
+static const void *(*const ms_map_closed)(void *map, const void *key) = (void *)1006;
+/* export this event's row; once per event however often it is called; returns 0 always */
+static long (*const ms_emit)(const struct megascope_event *event) = (void *)1007;
+
+/* What the ABI has that the program is loaded under, which may be another minor than this header's. */
+#ifndef bpf_core_field_exists
+#define bpf_core_field_offset(field) __builtin_preserve_field_info(field, 0)
+#define bpf_core_field_size(field) __builtin_preserve_field_info(field, 1)
+#define bpf_core_field_exists(field) __builtin_preserve_field_info(field, 2)
+#define bpf_core_type_exists(type) __builtin_preserve_type_info(*(__typeof__(type) *)0, 0)
+#define bpf_core_type_size(type) __builtin_preserve_type_info(*(__typeof__(type) *)0, 1)
+#endif

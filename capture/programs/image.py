@@ -19,7 +19,7 @@ from ...store.errors import Refused
 from . import maps
 from .isa import SLOT, decode, encode
 from .maps import Map, MapKind, Member, TypeLayout
-from .program import HOOK_IDS, MAX_SLOTS, PICK, Entry, Function, Program, SourceLine
+from .program import HOOK_IDS, MAX_SLOTS, PICK, Cell, Entry, Function, Program, SourceLine
 
 VERSION = 1
 _HEAD = struct.Struct("<6sHIII")
@@ -59,6 +59,7 @@ def _describe(p: Program) -> dict[str, Any]:
         "kind": p.kind,
         "emit_limit": p.emit_limit,
         "sample": p.sample,
+        "feedback": [[c.map, c.source, c.quantile, c.window_ns, c.keyed] for c in p.feedback],
         "source": p.source,
         "entries": [[e.name, list(e.hooks), e.pc] for e in p.entries],
         "functions": [[f.pc, f.name] for f in p.functions],
@@ -113,7 +114,15 @@ def _read(d: dict[str, Any], code: bytes) -> Program:
         _text(d["source"], "source"),
         None if limit is None else _whole(limit, 0, 1 << 40, "emit_limit"),
         _whole(d["sample"], 1, 1 << 32, "sample"),
+        tuple(_cell(*c) for c in d["feedback"]),
     )
+
+
+def _cell(fed: Any, source: Any, quantile: Any, window: Any, keyed: Any) -> Cell:
+    if quantile is not None and not (isinstance(quantile, float) and 0 < quantile < 1):
+        raise ValueError(f"a quantile {quantile!r}")
+    names = _text(fed, "a feedback map"), _text(source, "its source")
+    return Cell(*names, quantile, _whole(window, 1, 1 << 53, "a window"), _flag(keyed, "keyed"))
 
 
 def _read_map(m: dict[str, Any]) -> Map:

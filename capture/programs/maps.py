@@ -61,7 +61,10 @@ class Member:
 
 @dataclass(frozen=True)
 class TypeLayout:
-    """A key or value type: its name, size in bytes and leaves in order; padding belongs to no leaf."""
+    """A key or value type: its name, size in bytes and leaves in order; padding belongs to no leaf.
+
+    A scalar, or an array of them, is one leaf whose name is empty. Leaves of a union overlap.
+    """
 
     name: str
     size: int

@@ -48,11 +48,29 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """An engine-wide value for the host to compute and feed.
+
+    map: name of the feedback map, whose index is 0, or the value of the source's key where `keyed`. source: map that it
+    is computed from, over all workers and the epochs closed in the last window_ns. quantile: of a histogram of at least
+    1,000 values (with fewer nothing is fed), or None: the total of a count or sum, or how many values were counted.
+    What is fed as `epoch` is one past the last epoch that is in it, so that 0 says: never fed.
+    """
+
+    map: str
+    source: str
+    quantile: float | None
+    window_ns: int
+    keyed: bool
+
+
+@dataclass(frozen=True)
 class Program:
     """Code, maps and entries. `insns` are slots, of which a function's end where the next one begins.
 
     kind: observe or advise. emit_limit: rows per worker and second of device time that `emit` may export, None: no
-    limit of its own. sample: 1/n of the tasks is looked at (n), 1: all.
+    limit of its own. sample: 1/n of the tasks is looked at (n), 1: all. feedback: what the host is to feed, where the
+    names of the feedback maps do not say it (see capture.feedback).
     """
 
     name: str
@@ -65,6 +83,7 @@ class Program:
     source: str = field(default="", compare=False)
     emit_limit: int | None = None
     sample: int = 1
+    feedback: tuple[Cell, ...] = field(default=(), compare=False)
 
     def entry(self, hook: int) -> Entry | None:
         """The entry for a hook, if the program is attached to it."""
