@@ -5,7 +5,8 @@
 Every block has a compute worker, which waits, starts and completes, and a scheduler worker, which finds tasks ready,
 assigns them and counts releases. A step runs phases of equal tasks; a phase begins when the one before has ended on
 all workers. Each second phase is prelaunched, some events are lost in bursts, and rows arrive window by window as a
-drain takes them. The same seed gives the same trace.
+drain takes them. Requests come and go; coverage, intervals and losses say what was lost, so that every bound is known.
+The same seed gives the same trace.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import synthetic_tables as st
+from synthetic_coverage import Accounts
 
 from megascope.store import tables as tb
 from megascope.store.trace import TraceWriter
@@ -27,11 +30,10 @@ BLOCKS = 132
 LAYERS = 16
 STEPS_AT_ONCE = 16
 TICK = 32
+BEGIN = 1_000_000_000
 EPOCH_NS = 100_000_000
 LOST_SHARE = 0.01
 BURST = 5
-SLOTS = 8
-CLASSES = ("norm", "qkv", "attn_qk", "attn_pv", "o_proj", "all_reduce", "gate_up", "down", "lm_head", "sample")
 LAYER = ((1, 8), (2, 144), (3, 264), (4, 264), (5, 96), (6, 8), (7, 264), (8, 132))
 PHASES = (*(LAYER * LAYERS), (9, 264), (10, 8))
 NS = np.array([0, 4_000, 18_000, 12_000, 11_000, 15_000, 9_000, 26_000, 22_000, 30_000, 8_000])
@@ -43,10 +45,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Piece:
-    """Ring rows in order of arrival, and the lost events of each worker and epoch as rows of `INTERVALS`."""
+    """Ring rows in order of arrival; [4, n] worker, seq, t and hook of what was lost; when its steps began, ns."""
 
     rows: pa.RecordBatch
-    lost: pa.RecordBatch
+    lost: Array
+    begun: Array
 
 
 class Engine:
@@ -57,7 +60,7 @@ class Engine:
         self._lost_below = int(lost_share * (1 << 32))
         self._seq = np.zeros(2 * BLOCKS, np.int64)
         self._step = 0
-        self._t = 1_000_000_000
+        self._t = BEGIN
 
     def pieces(self, events: int) -> Iterator[Piece]:
         """Pieces of some steps each, until there are `events` rows or a few more."""
@@ -69,22 +72,23 @@ class Engine:
 
     def _piece(self) -> Piece:
         k = STEPS_AT_ONCE
+        step = self._step + np.arange(k)[:, None]
         parts: list[dict[str, Array]] = []
         at = np.zeros(k, np.int64)
         first = 1
-        for number, (kind, n) in enumerate(PHASES):
-            at = self._phase(parts, at, number, kind, n, first)
-            first += n
-        length = at + 2_000
+        for number, (kind, tasks) in enumerate(PHASES):
+            at = self._phase(parts, at, step, number, kind, tasks, first)
+            first += tasks
+        length = (at + 2_000) // TICK * TICK + TICK
         begin = self._t + np.cumsum(length) - length
-        self._t = int(begin[-1] + length[-1]) // TICK * TICK + TICK
+        self._t = int(begin[-1] + length[-1])
+        self._requests(parts, at, step)
         for flag, t in ((1, np.zeros(k, np.int64)), (2, at)):
             parts.append(_rows(t[:, None], BLOCKS, HOOK["step"], aux=begin[:, None], flags=flag))
         columns = {}
         for n in COLUMNS:
             columns[n] = np.concatenate([np.broadcast_to(p[n], p["t"].shape).reshape(k, -1) for p in parts], axis=1)
         # Times and tasks were relative to their step.
-        step = self._step + np.arange(k)[:, None]
         columns["t"] = (columns["t"] + begin[:, None]) // TICK * TICK
         timed = np.isin(columns["hook"], [HOOK[h] for h in ("start", "complete", "resume")])
         columns["aux"] = np.where(
@@ -94,9 +98,22 @@ class Engine:
         columns["task"] = np.where(columns["task"] > 0, columns["task"] | step << 32, 0)
         columns["step"] = np.broadcast_to(step, columns["t"].shape)
         self._step += k
-        return self._arrive({n: c.ravel() for n, c in columns.items()})
+        # A request that neither begins nor ends tells of no state.
+        fired = (columns["hook"] != HOOK["request"]) | (columns["aux"] & 0xFF != 0)
+        return self._arrive({n: c[fired] for n, c in columns.items()}, begin)
 
-    def _phase(self, parts: list[dict[str, Array]], at: Array, number: int, kind: int, n: int, first: int) -> Array:
+    def _requests(self, parts: list[dict[str, Array]], at: Array, step: Array) -> None:
+        """What becomes of the requests in these steps, told by the first scheduler: admitted, a token, finished."""
+        slot = np.arange(st.SLOTS)
+        first, last = st.begins(step, slot), st.ends(step, slot)
+        states = ((32, first * 1), (at[:, None] - 1_000, 4 - first), (at[:, None] - 500, last * 7))
+        for t, state in states:
+            who = {"request": st.request_of(step, slot), "aux": slot << 32 | state}
+            parts.append(_rows(np.broadcast_to(t + 32 * slot, state.shape), BLOCKS, HOOK["request"], **who))
+
+    def _phase(
+        self, parts: list[dict[str, Array]], at: Array, step: Array, number: int, kind: int, n: int, first: int
+    ) -> Array:
         """All steps' rows of one phase, by time since their step began; when it ends."""
         k, rounds = len(at), -(-n // BLOCKS)
         ran = (NS[kind] * self._rng.normal(1, 0.08, (k, rounds, BLOCKS)).clip(0.6, 3)).astype(np.int64)
@@ -112,12 +129,13 @@ class Engine:
         deps = 2 if kind == 6 else 1
         index = (first + np.arange(rounds * BLOCKS).reshape(rounds, BLOCKS))[exists]
         worker = np.broadcast_to(who, (rounds, BLOCKS))[exists]
-        request = np.where(np.isin(kind, (3, 4)), 1 + index % SLOTS, tb.REQUEST_SET_BIT | 1)
+        batch = tb.REQUEST_SET_BIT | st.set_of(step)
+        request = st.request_of(step, index % st.SLOTS) if kind in (3, 4) else batch
         ready = at + 600
         assign = at[:, None] + (200 if number % 2 else 700) + 32 * (index - first) // BLOCKS
         of = {"task": index, "request": request, "tile": index - first, "task_class": kind}
         s, c = start[:, exists], complete[:, exists]
-        common = {"request": tb.REQUEST_SET_BIT | 1, "task_class": kind, "dep": dep, "dep_class": deps}
+        common = {"request": batch, "task_class": kind, "dep": dep, "dep_class": deps}
         parts.append(
             _rows(
                 ready[:, None],
@@ -131,19 +149,21 @@ class Engine:
             )
         )
         depth = 1 + (index - first) // BLOCKS
+        counted = 1 + np.argsort(np.argsort(c, axis=1), axis=1)
         parts.append(_rows(assign, BLOCKS + worker, HOOK["assign"], **of, aux=worker << 48 | depth << 24 | 64))
         parts.append(_rows(s, worker, HOOK["start"], **of, aux=np.broadcast_to(ready[:, None], s.shape)))
         parts.append(_rows(c, worker, HOOK["complete"], **of, aux=s))
         parts.append(
-            _rows(c + 64, BLOCKS + worker, HOOK["release"], **of, dep=dep + 1, dep_class=1, aux=depth << 32 | n)
+            _rows(c + 64, BLOCKS + worker, HOOK["release"], **of, dep=dep + 1, dep_class=1, aux=counted << 32 | n)
         )
         waited = last + 64
         wait = {"dep": dep + 1, "dep_class": 2 if kind == 5 else 1}
-        parts.append(_rows(waited, who, HOOK["wait"], **wait, aux=1 << 32 | n))
+        parts.append(_rows(waited, who, HOOK["wait"], **wait, aux=n))
         parts.append(_rows(end[:, None] + 500 + 32 * (who % 8), who, HOOK["resume"], **wait, aux=waited))
-        return end + 400
+        begins: Array = end + 400
+        return begins
 
-    def _arrive(self, columns: dict[str, Array]) -> Piece:
+    def _arrive(self, columns: dict[str, Array], begun: Array) -> Piece:
         """Number each worker's events, lose some, and put the rest in the order in which a drain takes them."""
         t, worker = columns["t"], columns["worker"]
         t0 = int(t.min())
@@ -155,7 +175,7 @@ class Engine:
         hashed = (worker << 40 | seq >> BURST).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         hashed = (hashed ^ hashed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(32)
         lost = hashed < self._lost_below
-        missing = _lost_rows(worker[lost], t[order][lost])
+        missing = np.stack([worker[lost], seq[lost], t[order][lost], columns["hook"][order][lost]])
         left = np.flatnonzero(~lost)
         window = ((t[order[left]] - t0) >> 20).astype(np.uint16)
         arrival = left[np.argsort(window, kind="stable")]
@@ -168,7 +188,7 @@ class Engine:
             values = columns.get(c.name)
             kind = tb.RING_ROW.dtype[c.name]
             arrays.append(pa.array(np.zeros(len(arrival), kind) if values is None else values.astype(kind)))
-        return Piece(pa.record_batch(arrays, schema=tb.RING_ROW.schema), missing)
+        return Piece(pa.record_batch(arrays, schema=tb.RING_ROW.schema), missing, begun)
 
 
 def _rows(t: Array, worker: Any, hook: int, **given: Any) -> dict[str, Array]:
@@ -179,75 +199,41 @@ def _rows(t: Array, worker: Any, hook: int, **given: Any) -> dict[str, Array]:
     }
 
 
-def _lost_rows(worker: Array, t: Array) -> pa.RecordBatch:
-    key, count = np.unique(worker << 32 | t // EPOCH_NS, return_counts=True)
-    epoch = key & 0xFFFF_FFFF
-    given = {"worker": key >> 32, "workers": 1, "epoch": epoch, "epochs": 1, "t_begin": epoch * EPOCH_NS}
-    given |= {"t_end": (epoch + 1) * EPOCH_NS, "seqs": count, "lost": count, "closed": True}
-    arrays = []
-    for c in tb.INTERVALS:
-        if c.nullable and c.name not in given:
-            arrays.append(pa.nulls(len(key), c.arrow))
-        else:
-            arrays.append(pa.array(np.broadcast_to(given.get(c.name, 0), len(key)), c.arrow))
-    return pa.record_batch(arrays, schema=tb.INTERVALS.schema)
-
-
 def side_tables() -> dict[str, pa.Table]:
     """The compiler's tables that name what is in the events."""
-    classes = [
-        {
-            "id": i,
-            "name": n,
-            "operator": n,
-            "layer": -1,
-            "device_function": n,
-            "tensor_region": "",
-            "expected_dep_classes": [1],
-        }
-        for i, n in enumerate(CLASSES, 1)
-    ]
-    workers = [
-        {
-            "worker": w,
-            "monitor": w % BLOCKS,
-            "sm": w % BLOCKS,
-            "role": "scheduler" if w >= BLOCKS else "compute",
-            "rank": 0,
-        }
-        for w in range(2 * BLOCKS)
-    ]
-    dependencies = [
-        {"id": d, "name": f"phase[{d}]", "event_tensor": "phase", "coordinate": [d], "kind": 2 if kind == 6 else 1,
-         "wanted": PHASES[max(0, d - 2)][1], "producer_class": PHASES[max(0, d - 2)][0], "rank": 0}
-        for d, (kind, _) in enumerate((*PHASES, (1, 1)), 1)
-    ]  # fmt: skip
-    rows = {tb.TASK_CLASSES: classes, tb.WORKERS: workers, tb.DEPENDENCIES: dependencies}
-    return {table.name: pa.Table.from_pylist(r, schema=table.schema) for table, r in rows.items()}
+    return st.compiler_tables(BLOCKS, PHASES, (*(2 if kind == 6 else 1 for kind, _ in PHASES), 1))
 
 
 def write(path: Path, events: int, *, seed: int = 1, force: bool = False) -> int:
     """Write a trace of `events` events to `path`; returns how many it has."""
-    hooks = [h for h in HOOK if h not in ("request", "send", "receive", "pressure", "epoch")]
+    hooks = [h for h in HOOK if h not in ("send", "receive", "pressure", "epoch")]
     engine = {"name": "synthetic", "kind": "synthetic", "clock_kind": "virtual", "clock_tick_ns": TICK,
-              "epoch_ns": EPOCH_NS, "exported_hooks": hooks, "params": {"seed": seed}}  # fmt: skip
+              "epoch_ns": EPOCH_NS, "policy": "drop", "exported_hooks": hooks, "params": {"seed": seed}}  # fmt: skip
     recorder = {"program": tb.RECORDER, "name": "recorder", "selection": "all", "source": "", "hash": ""}
     writer = TraceWriter.create(path, {"engine": engine, "programs": [recorder]}, side_tables(), force=force)
-    arrival = Engine(seed)
-    done = 0
-    for piece in arrival.pieces(events):
-        piece.rows = piece.rows.slice(0, events - done)  # the recording ends here
-        for begin in range(0, piece.rows.num_rows, 1 << 15):
-            writer.append("events", piece.rows.slice(begin, 1 << 15))
-        writer.append("intervals", piece.lost)
+    accounts = Accounts(2 * BLOCKS, EPOCH_NS, BEGIN)
+    begun: list[int] = []
+    done = end = 0
+    for piece in Engine(seed).pieces(events):
+        rows = piece.rows.slice(0, events - done)  # the recording ends here
+        for begin in range(0, rows.num_rows, 1 << 15):
+            writer.append("events", rows.slice(begin, 1 << 15))
+        t, worker, hook, seq = (rows[n].to_numpy().astype(np.int64) for n in ("t", "worker", "hook", "seq"))
+        done, end = done + rows.num_rows, int(t.max())
+        accounts.count(t, worker, hook, lost=False)
+        lost = piece.lost
+        if rows.num_rows < piece.rows.num_rows:
+            last = np.zeros(2 * BLOCKS, np.int64)
+            np.maximum.at(last, worker, seq)
+            lost = lost[:, lost[1] < last[lost[0]]]
+        who, _, when, what = lost
+        accounts.count(when, who, what, lost=True)
+        accounts.close(writer, end if done < events else 0)
+        begun += [b for b in piece.begun.tolist() if b <= end]
         writer.flush()
-        done += piece.rows.num_rows
-    requests = [{"request": r, "slot": r - 1, "external_id": f"r{r}", "model": "synthetic", "tenant": "", "arrival": 0,
-                 "prompt_tokens": 512, "max_tokens": 1 << 20} for r in range(1, SLOTS + 1)]  # fmt: skip
-    members = [{"request_set": 1, "request": r} for r in range(1, SLOTS + 1)]
-    writer.upsert("requests", pa.RecordBatch.from_pylist(requests, schema=tb.REQUESTS.schema))
-    writer.upsert("request_sets", pa.RecordBatch.from_pylist(members, schema=tb.REQUEST_SETS.schema))
-    writer.finish("ended")
+    accounts.finish(writer, end + 1)
+    st.write_requests(writer, begun)
+    writer.finish("ended", t=end)
     return done
 
 

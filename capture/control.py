@@ -1,18 +1,57 @@
-"""Finding live engines and asking what they do: reads segments, needs no CUDA and no trace."""
+"""Finding live engines, asking what they do, and attaching programs to them: needs no CUDA and no trace."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..store.errors import MegascopeError, Usage
+from . import attaching
+from .attaching import Attached, Running
+from .judging import Judged, Rejection, Shape, judge, of_program, of_record
 from .now import Look, now
+from .programs.execution import UNLIMITED, Limits
+from .programs.sources import tables_of, tables_of_segment
+from .segment import slots
 from .segment.process import alive
 from .segment.reader import EngineStatus, SegmentReader
 
-__all__ = ["SUFFIX", "Found", "Look", "directory", "find", "look", "now", "only_live", "prune", "segment_of"]
+if TYPE_CHECKING:
+    from .map_recorder import MapRecorder
+    from .replaying import Replayed
+
+__all__ = [
+    "SUFFIX",
+    "UNLIMITED",
+    "Attached",
+    "Found",
+    "Judged",
+    "Look",
+    "Rejection",
+    "Running",
+    "Shape",
+    "Watched",
+    "attach",
+    "detach",
+    "directory",
+    "find",
+    "judge",
+    "look",
+    "now",
+    "of_program",
+    "of_record",
+    "only_live",
+    "programs",
+    "prune",
+    "record_maps",
+    "replay",
+    "segment_of",
+    "tables_of",
+]
 
 SUFFIX = ".mseg"
 
@@ -100,6 +139,74 @@ def only_live() -> Path:
 def segment_of(pid: int) -> Path | None:
     """The live segment of the engine with this process id, if there is one."""
     return next((f.path for f in find() if f.live and f.pid == pid), None)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The programs of an engine, and what is left for more of them: arena in bytes."""
+
+    programs: tuple[Running, ...]
+    slots: int
+    arena: int
+    arena_used: int
+
+
+def programs(path: Path) -> Watched:
+    """The programs attached to the engine of the segment at `path`. Raises MegascopeError when it cannot be read."""
+    with SegmentReader.open(path) as segment:
+        if not slots.can_attach(segment):
+            return Watched((), 0, 0, 0)
+        said = slots.answer(segment)
+        found = tuple(attaching.running(segment))
+        return Watched(found, segment.layout.program_slots, said.arena, said.arena_used)
+
+
+def attach(
+    path: Path,
+    what: str,
+    constants: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+    *,
+    name: str | None = None,
+    query: bool = False,
+    replace: bool = False,
+) -> Attached:
+    """Attach an object, image or query to the engine of the segment at `path`.
+
+    Raises Rejected for what the verifier refuses, Refused for what the engine does, Usage for what is neither file nor
+    query, MegascopeError when nobody answers.
+    """
+    with SegmentReader.open(path, write=True) as segment:
+        program = attaching.load(what, constants or {}, tables_of_segment(segment), name=name, query=query)
+        return attaching.attach(segment, program, limits, replace=replace)
+
+
+def detach(path: Path, name: str) -> Attached:
+    """Detach the program of that name. Raises Refused when there is none, MegascopeError when nobody answers."""
+    with SegmentReader.open(path, write=True) as segment:
+        return attaching.detach(segment, name)
+
+
+def record_maps(path: Path, out: Path) -> MapRecorder:
+    """Record what the maps of an engine's programs hold, without raw events, until it is stopped. Raises as capture."""
+    from .map_recorder import MapRecorder
+
+    return MapRecorder(path, out)
+
+
+def replay(
+    recorded: Path,
+    text: str,
+    out: Path,
+    *,
+    name: str = "query",
+    progress: Callable[[int, int], None] = lambda *_: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Replayed:
+    """Run a query over a recording into the trace `out`; see `replaying`. progress: rows done, of how many."""
+    from .replaying import replay as run
+
+    return run(recorded, text, out, name=name, progress=lambda p: progress(p.rows, p.of), stopped=stopped)
 
 
 def prune() -> list[Path]:

@@ -31,20 +31,21 @@ from ..store.tables import (
     Table,
     schema_hash,
 )
-from .segment import layout
+from .programs import c_header
+from .segment import layout, program_words, words
 
 _C_TYPES = {"u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t"}
 _BPF_TYPES = {"u8": "__u8", "u16": "__u16", "u32": "__u32", "u64": "__u64"}
-_NOTE = "Rendered from store/tables.py and capture/segment/layout.py by `python -m megascope.capture.hooks`."
+_NOTE = "Rendered from store/tables.py and capture/segment/ by `python -m megascope.capture.hooks`."
 
 
-def _struct(table: Table, name: str, types: dict[str, str]) -> Iterator[str]:
+def _struct(table: Table, name: str, types: dict[str, str], attribute: str = "") -> Iterator[str]:
     yield f"/* {table.meaning} */"
     yield f"struct {name} {{"
     for c in table:
         unit = f", {c.unit}" if c.unit else ""
         yield f"  {types[c.type]} {c.name};".ljust(24) + f"/* {table.offsets[c.name]}: {c.meaning}{unit} */"
-    yield "};"
+    yield f"}}{attribute};"
 
 
 def _constants() -> Iterator[tuple[str, int, str]]:
@@ -93,28 +94,39 @@ def render_cuda() -> str:
     )
     out.append("   at MS_BLOCK_HEADER + block_rows * MS_ROW_OFF_c. */")
     out.append(
-        _define("MS_BLOCK_HEADER", layout.BLOCK_HEADER, "word 0 is the generation: 2k+1 while pass k writes it, 2k+2")
+        _define("MS_BLOCK_HEADER", words.BLOCK_HEADER, "word 0 is the generation: 2k+1 while pass k writes it, 2k+2")
     )
     out += [_define(f"MS_ROW_OFF_{n.upper()}", at, "") for n, at in RING_ROW.offsets.items()]
     out.append("")
     for prefix, members in (
-        ("STATE", layout.State),
-        ("POLICY", layout.Policy),
-        ("CLOCK", layout.Clock),
-        ("STATUS", layout.Status),
-        ("CONTROL", layout.Control),
-        ("CURSOR", layout.Cursor),
-        ("WORKER", layout.Worker),
-        ("RECORD", layout.Record),
-        ("SUMMARY", layout.Summary),
+        ("STATE", words.State),
+        ("POLICY", words.Policy),
+        ("CLOCK", words.Clock),
+        ("STATUS", words.Status),
+        ("CONTROL", words.Control),
+        ("CURSOR", words.Cursor),
+        ("WORKER", words.Worker),
+        ("RECORD", words.Record),
+        ("SUMMARY", words.Summary),
+        ("REQUESTS", program_words.Requests),
+        ("OP", program_words.Op),
+        ("SLOT_STATE", program_words.SlotState),
+        ("SLOT", program_words.Slot),
+        ("REPLY", program_words.Reply),
+        ("CODE", program_words.Code),
+        ("MAP_RECORD", program_words.MapRecord),
+        ("MAP_RECORD_KIND", program_words.MapKindOfRecord),
     ):
         out += [*_enum(prefix, members), ""]
-    out.append(_define("MS_SUMMARY_CHUNK", layout.CHUNK, "summary records are freed in chunks of this many"))
-    out.append(_define("MS_CLOCK_FITS", layout.FITS, "clock fits kept in the status page"))
+    out.append(_define("MS_SUMMARY_CHUNK", words.CHUNK, "summary records are freed in chunks of this many"))
+    out.append(_define("MS_SLOTS", program_words.SLOTS, "lines of the slot table; slot s is bit s of `by`"))
+    out.append(_define("MS_MAP_CHUNKS", program_words.MAP_CHUNKS, "a map ring is freed in so many pieces"))
+    out.append(_define("MS_MERGED_WORKERS", program_words.MERGED_WORKERS, "worker of a merged record"))
+    out.append(_define("MS_CLOCK_FITS", words.FITS, "clock fits kept in the status page"))
     out += ["", "/* The header page; its last four bytes are the CRC-32 of those before. */"]
     out += [_define(f"MS_HEADER_{n.upper()}", at, "") for n, at in layout.HEADER_OFFSETS.items()]
     out += [
-        _define("MS_PAGE", layout.PAGE, ""),
+        _define("MS_PAGE", words.PAGE, ""),
         '#define MS_MAGIC "MEGASCOP"',
         f'#define MS_SCHEMA_HASH "{schema_hash()}"',
     ]
@@ -128,11 +140,16 @@ def render_cuda() -> str:
 
 
 def render_bpf() -> str:
-    """`megascope.bpf.h`: the context of a program attached to a hook, for eBPF C."""
-    out = [f"/* Megascope hook ABI {ABI_MAJOR}.{ABI_MINOR}: a program's context. {_NOTE} */", "#pragma once"]
-    out += ["typedef unsigned char __u8;", "typedef unsigned short __u16;", "typedef unsigned int __u32;"]
-    out += ["typedef unsigned long long __u64;", "", *_struct(EVENT_ROW, "megascope_event", _BPF_TYPES), ""]
+    """`megascope.bpf.h`: what eBPF C is written against: the context, maps and helpers, in libbpf's manner."""
+    out = [f"/* Megascope hook ABI {ABI_MAJOR}.{ABI_MINOR}, for programs in eBPF C. {_NOTE} */", "#pragma once"]
+    for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long")):
+        out += [f"typedef signed {name} __s{bits};", f"typedef unsigned {name} __u{bits};"]
+    out += ["", "/* Offsets are corrected when a program is loaded under another minor of the ABI (CO-RE). */"]
+    out += ["#ifdef __bpf__", "#define MS_RELOCATED __attribute__((preserve_access_index))"]
+    out += ["#else", "#define MS_RELOCATED", "#endif"]
+    out += ["", *_struct(EVENT_ROW, "megascope_event", _BPF_TYPES, " MS_RELOCATED"), ""]
     out += [_define(*c) for c in _constants()]
+    out += ["", *c_header.render()]
     return "\n".join(out) + "\n"
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from .session import Progress
+    from .progress import Progress
 
 _UNITS = ("", "k", "M", "G", "T")
 

@@ -2,60 +2,73 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from ..store.errors import Refused
-from ..store.tables import ENGINE_TABLES, HOOKS, RECORDER, SINCE_MAX
+from ..store.errors import MegascopeError, Refused
+from ..store.tables import ENGINE_TABLES, RECORDER, Table
 from ..store.trace import TraceWriter
-from .accounts import Accounts
+from . import attaching
+from .accounts import I64, Accounts
+from .attaching import Attached
+from .attachments import Attachments, recorder
+from .engine_manifest import manifest
+from .programs.execution import Limits
+from .programs.program import Program
+from .progress import Progress
 from .segment.drain import Loss, RingReader
-from .segment.layout import Clock, Cursor, Policy
+from .segment.exports import MapRingReader
 from .segment.lease import Lease
 from .segment.reader import ClockFit, SegmentReader, Truncated
 from .segment.summaries import SummaryReader
 from .segment.told import HostRingReader
+from .segment.words import Cursor, Summary
 
 FLUSH_S = 0.1
 """What a SIGKILL may cost: rows gathered since the last flush."""
 STATUS_S = 0.05
 QUIET_S = 0.002
 STALL_S = 2.0
+_NOTHING: tuple[I64, list[Loss]] = np.empty((0, Summary.WORDS), np.int64), []
 _SCHEMAS = {t.name: t.schema for t in ENGINE_TABLES}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A snapshot for the live line. Rates are per second since the last snapshot."""
-
-    seconds: float
-    rows: int
-    rows_per_s: float
-    bytes: int
-    lost: int
-    loss_share: float
-    backlog_rows: int
-    sealing_lag_rows: int
-    stopped: str | None
-    """why raw rows are being dropped: disk_budget, disk_full or None"""
-    dropped: int
-    """rows dropped for that reason, known when the recording has ended; they are among `lost`"""
 
 
 class Session:
     """One recording of one segment into one trace."""
 
-    def __init__(self, segment: SegmentReader, out: Path, *, force: bool = False, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        segment: SegmentReader,
+        out: Path,
+        *,
+        force: bool = False,
+        max_bytes: int | None = None,
+        raw: bool = True,
+    ) -> None:
+        """raw: record every exported hook; else no rows but those that programs emit."""
         self.segment = segment
         self.lease = Lease(segment)
-        self.writer = TraceWriter.create(out, manifest(segment), segment.tables, force=force, max_bytes=max_bytes)
+        said = manifest(segment) | {"programs": [recorder()] if raw else []}
+        self.writer = TraceWriter.create(out, said, segment.tables, force=force, max_bytes=max_bytes)
         self.rings, self.summaries, self.told = RingReader(segment), SummaryReader(segment), HostRingReader(segment)
+        self.exports, self.attachments = MapRingReader(segment), Attachments(segment)
         self.accounts = Accounts(segment)
+        self._raw = raw
+        self._recorders = [recorder()] if raw else []
+        self._held: list[pa.RecordBatch] | None = None
+        """rows taken since the last cut was asked for: some are of after it"""
+        self._taking_summaries = True
+        self._left_out = 0
+        """rows taken that are not of this recording"""
+        self._ours: list[str] = []
+        self._programs: list[dict[str, Any]] = []
         self.lost = 0
         self._fits: list[ClockFit] = []
         self._began = self._flushed = self._looked = time.monotonic()
@@ -79,7 +92,7 @@ class Session:
         Returns why it ended: ended, failed, died, stopped or truncated. Raises Refused, with what was copied kept, when
         the segment's own words do not fit together.
         """
-        self.lease.record(self.segment.layout.exported)
+        self.lease.record(self.segment.layout.exported if self._raw else 0)
         shown, reason = self._began, ""
         try:
             while not reason:
@@ -98,6 +111,7 @@ class Session:
             if reason == "stopped":
                 self._settle(stop_engine)
             self._rest()
+            self._append_manifest()
             if reason == "died":
                 self._died()
             self._now()
@@ -112,7 +126,7 @@ class Session:
             self.writer.finish("refused", detail=e.why, t=self._t_seen)
             raise
         self.writer.finish(reason, t=self._t_seen)
-        self._dropped = self.rings.taken - self.writer.rows["events"]
+        self._dropped = self.rings.taken - self._left_out - self.writer.rows["events"]
         return reason
 
     def progress(self) -> Progress:
@@ -140,14 +154,25 @@ class Session:
 
     def _pass(self) -> bool:
         """Take what there is, at most one copy buffer of rows. Whether there was anything."""
-        # Summaries first: rows that a closed interval counts were published before it.
-        words, summary_losses = self.summaries.take()
+        # Summaries first: rows that a closed interval counts were published before it. Exports before the slots: whose
+        # they are stood there before they did.
+        words, summary_losses = self.summaries.take() if self._taking_summaries else _NOTHING
+        exported, export_losses = self.exports.take()
+        self._append_manifest()
         batch = self.rings.take()
         if batch.rows.num_rows:
             self.accounts.saw(batch.rows)
             self._t_seen = max(self._t_seen, int(batch.rows["t"].to_numpy().max()))
-            self.writer.append("events", batch.rows)
-        losses = batch.losses + summary_losses
+            self._append_events(batch.rows)
+        losses = batch.losses + summary_losses + export_losses
+        for found in self.attachments.rows(exported):
+            if isinstance(found, Loss):
+                losses.append(found)
+            else:
+                self._append_map(*found)
+        self.attachments.feedback.step()
+        if len(words) and not self._raw:
+            words = words[(words[:, Summary.WHAT] >> 16 & 0xFFFF) != RECORDER]
         if len(words):
             intervals, coverage, counted = self.accounts.book(words)
             self._append("intervals", intervals)
@@ -165,7 +190,65 @@ class Session:
         if now - self._flushed > FLUSH_S:
             self._flushed = now
             self.writer.flush()
-        return bool(batch.rows.num_rows or len(words) or told)
+        return bool(batch.rows.num_rows or len(words) or told or exported)
+
+    def attach(self, program: Program, limits: Limits | None = None) -> Attached:
+        """Attach a program for as long as this recording lasts. Raises as `attaching.attach`."""
+        self._append_manifest()
+        done = attaching.attach(self.segment, program, limits, idle=self._idle)
+        self._ours.append(program.name)
+        return done
+
+    def attach_all(self, programs: Iterable[tuple[Program, Limits]]) -> None:
+        """Attach programs, and what each may spend, for as long as this recording lasts, before it begins.
+
+        Raises as `attaching.attach`; then nothing is left behind, neither a program nor the trace.
+        """
+        try:
+            for program, limits in programs:
+                self.attach(program, limits)
+        except MegascopeError:
+            self._leave()
+            self.writer.close()
+            shutil.rmtree(self.writer.path, ignore_errors=True)
+            raise
+
+    def _append_events(self, rows: pa.RecordBatch) -> None:
+        if not self._raw:
+            # What an earlier recorder left in the ring is not of this recording.
+            emitted = rows["by"].to_numpy() > 1
+            self._left_out += int(np.count_nonzero(~emitted))
+            rows = rows.filter(pa.array(emitted))
+        if self._held is not None:
+            self._held.append(rows)
+        elif rows.num_rows:
+            self.writer.append("events", rows)
+
+    def _idle(self) -> None:
+        if not self._pass():
+            time.sleep(QUIET_S / 10)
+
+    def _leave(self) -> None:
+        """Detach what this recording attached; programs that are gone already are none of its business."""
+        for name in self._ours:
+            with suppress(MegascopeError):
+                attaching.detach(self.segment, name, idle=self._idle)
+        self._ours = []
+
+    def _append_manifest(self) -> None:
+        """Tell of programs that have come or gone."""
+        rows = self.attachments.follow()
+        if rows is not None:
+            self._programs = rows
+            self.writer.update(programs=self._recorders + rows)
+
+    def _append_map(self, table: Table, rows: pa.RecordBatch) -> None:
+        try:
+            self.writer.declare(table)
+        except Refused as e:
+            self._lose(Loss("map_export", 1, detail=f"{table.name}: {e.why}"))
+            return
+        self._append(table.name, rows)
 
     def _append(self, stream: str, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -211,25 +294,42 @@ class Session:
     def _settle(self, stop_engine: bool, seconds: float = 5.0) -> None:
         """Until every worker's interval is closed: by the engine's end, or by a cleared mask that all acknowledge."""
         commit = -1
+        self._leave()
         if stop_engine:
             self.lease.stop_engine()
         else:
+            # Other people's programs go on: what they emit after the cut is not of this recording.
+            self._held = []
             commit = self.lease.record(0)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.segment.status().text == "running":
-            if (self.segment.cursors()[:, Cursor.ACK] == commit).all():
+            if (self.segment.cursors()[:, Cursor.ACK] == commit).all() and self.attachments.settled:
                 return
             if not self._pass():
                 time.sleep(QUIET_S)
 
     def _rest(self) -> None:
-        """What is still there: two passes in a row that bring nothing end it."""
+        """What is still there: two passes in a row that bring nothing end it; where programs go on, the last cut."""
         empty, deadline = 0, time.monotonic() + 60.0
-        while empty < 2 and time.monotonic() < deadline:
-            empty = 0 if self._pass() else empty + 1
+        if self._held is None or not self.attachments.live:
+            while empty < 2 and time.monotonic() < deadline:
+                empty = 0 if self._pass() else empty + 1
+        else:
+            self._pass()
+            self._taking_summaries = False
+            # Rows of the intervals that are closed by now were published before these were.
+            heads = self.segment.heads(Cursor.HEAD, "ring")
+            while (self.rings.position < heads).any() and time.monotonic() < deadline:
+                self._pass()
+        for rows in self._held or ():
+            closed = rows["seq"].to_numpy() < self.accounts.closed_to[rows["worker"].to_numpy()]
+            self._left_out += int(np.count_nonzero(~closed))
+            self.writer.append("events", rows.filter(pa.array(closed)))
+        self._held = None
 
     def _died(self) -> None:
-        intervals, coverage = self.accounts.unclosed(self._t_seen)
+        slot_of = {row["program"]: row["slot"] for row in self._programs}
+        intervals, coverage = self.accounts.unclosed(self._t_seen, sorted(self.attachments.live), slot_of)
         self._append("intervals", intervals)
         self._append("coverage", coverage)
         self.writer.lose("engine_died", max(1, intervals.num_rows), t_end=self._t_seen)
@@ -237,26 +337,3 @@ class Session:
     def _now(self) -> None:
         for batch in self.segment.now().to_batches():
             self._append("now", batch)
-
-
-def manifest(segment: SegmentReader) -> dict[str, Any]:
-    """What capture knows of the engine, for the trace's manifest."""
-    lay, said = segment.layout, segment.engine
-    exported = [h.name for h in HOOKS if lay.exported >> h.id & 1]
-    return {
-        "name": lay.name,
-        "engine": {
-            "name": lay.name,
-            "kind": str(said.get("kind", "live")),
-            "pid": lay.engine_pid,
-            "clock_kind": Clock(lay.clock).name.lower(),
-            "clock_tick_ns": lay.clock_tick_ns,
-            "epoch_ns": lay.epoch_ns,
-            "policy": Policy(lay.policy).name.lower(),
-            "exported_hooks": exported,
-            "params": dict(said.get("params", {})),
-        },
-        "clock": {"fits": []},
-        "programs": [{"program": RECORDER, "name": "recorder", "selection": "all", "source": "", "hash": ""}],
-        "perturbation": {"hooks": exported, "since_max_ns": SINCE_MAX} | dict(said.get("perturbation", {})),
-    }

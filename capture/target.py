@@ -17,7 +17,7 @@ from ..store.errors import Exit, MegascopeError, Usage
 from .control import SUFFIX, directory, only_live
 
 ENGINES = {
-    "demo": ("megascope.capture.engines.host",),
+    "demo": ("megascope.capture.engines.host", "--hold"),
     "cuda": ("megascope.capture.engines.cuda", "--record"),
 }
 """Name of a target → the module that is run as the engine's process, and its options."""

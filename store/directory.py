@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import durable, manifest, parquet, spool
+from . import durable, manifest, map_streams, parquet, spool
 from .errors import Refused
 from .tables import COMPILER_TABLES, DERIVED
 
-_ENTRIES = {manifest.FILE, "tables", spool.FOLDER, *manifest.STREAM_NAMES, *(t.name for t in DERIVED)}
+_ENTRIES = {manifest.FILE, "tables", map_streams.KEY, spool.FOLDER, *manifest.STREAM_NAMES, *(t.name for t in DERIVED)}
 
 
 def begin(

@@ -14,7 +14,7 @@ from . import seal, spool
 from .budget import FULL
 from .derive import Deriver
 from .ledger import Ledger
-from .manifest import STREAM_NAMES, Manifest
+from .manifest import Manifest, streams_of
 from .tables import ENGINE_TABLES, LOSS
 
 
@@ -33,7 +33,7 @@ class Ending:
         Raises OSError, for a full disk only when the end could not be recorded.
         """
         whole = True
-        for stream in STREAM_NAMES:
+        for stream in streams_of(self._manifest.snapshot()):
             if stream != LOSS.name:
                 whole &= self._seal_rest(stream) and is_spooled(stream)
         # What sealing itself has to tell comes after the last event is sealed, and before the losses are.

@@ -35,7 +35,10 @@ class MegascopeError(Exception):
     """What failed, why, and what to do.
 
     what: "cannot open trace.mscope"; why: "manifest.json is not JSON (line 3)"; todo: "run megascope check on it".
+    excerpt: lines of a text that is refused, to be shown above; mostly none.
     """
+
+    excerpt: str = ""
 
     def __init__(self, what: str, why: str, todo: str = "", *, code: Exit = Exit.FAILED) -> None:
         self.what, self.why, self.todo, self.code = what, why, todo, code

@@ -8,14 +8,22 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import derived, durable, manifest, parquet, spool
+from . import derived, durable, manifest, map_streams, parquet, spool
 from .budget import RESERVE_FILE
 from .reader import Part, Trace
 
 DAMAGED_FOLDER = "damaged"
 """Where repair puts what it cannot read: nothing is thrown away that somebody might still want."""
 
-_KNOWN = {manifest.FILE, "tables", spool.FOLDER, DAMAGED_FOLDER, *manifest.STREAM_NAMES, *derived.NAMES}
+_KNOWN = {
+    manifest.FILE,
+    "tables",
+    map_streams.KEY,
+    spool.FOLDER,
+    DAMAGED_FOLDER,
+    *manifest.STREAM_NAMES,
+    *derived.NAMES,
+}
 _DERIVED_FILE = re.compile(r"[a-z]+-(lost-)?\d{6,12}\.parquet")
 _STATE_FILE = re.compile(r"open-\d{6,12}\.state")
 
@@ -46,9 +54,10 @@ def litter(trace: Trace) -> Iterator[tuple[str, str]]:
             yield entry.name, "temporary"
         elif entry.name not in _KNOWN:
             yield entry.name, "unknown"
-    counted = {s: {p["file"] for p in derived.parts_of(m, s)} for s in (*manifest.STREAM_NAMES, *derived.NAMES)}
+    counted = {s: {p["file"] for p in derived.parts_of(m, s)} for s in (*manifest.streams_of(m), *derived.NAMES)}
     counted["tables"] = {t["file"] for t in m["tables"].values()}
-    for folder, files in counted.items():
+    for stream, files in counted.items():
+        folder = parquet.folder_of(stream)
         for entry in _listed(trace.path / folder):
             name = f"{folder}/{entry.name}"
             if entry.name.endswith(durable.TEMPORARY):
@@ -58,11 +67,15 @@ def litter(trace: Trace) -> Iterator[tuple[str, str]]:
             elif entry.name not in files:
                 yield name, "part" if entry.name.endswith(".parquet") else "unknown"
     state = ((m.get(derived.KEY) or {}).get("state") or {}).get("file")
-    live = {f.path.stem for s in manifest.SPOOLED for f in trace.spooled(s)}
+    maps = {s.partition(".")[2] for s in m.get(map_streams.KEY, {})}
+    for entry in _listed(trace.path / map_streams.KEY):
+        if entry.name not in maps:
+            yield f"{map_streams.KEY}/{entry.name}", "unknown"
+    live = {f.path.stem for s in manifest.spooled_of(m) for f in trace.spooled(s)}
     for entry in _listed(trace.path / spool.FOLDER):
         name = f"{spool.FOLDER}/{entry.name}"
         stream, _, number = entry.stem.rpartition("-")
-        ours = entry.suffix in (spool.DATA, spool.SUMS) and stream in manifest.SPOOLED and number.isdecimal()
+        ours = entry.suffix in (spool.DATA, spool.SUMS) and stream in manifest.spooled_of(m) and number.isdecimal()
         if entry.name == RESERVE_FILE or (entry.name.startswith(".") and entry.name.endswith(durable.TEMPORARY)):
             yield name, "temporary"
         elif _STATE_FILE.fullmatch(entry.name):

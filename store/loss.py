@@ -70,6 +70,20 @@ LOSS_KINDS = (
         "the segment's host ring of requests and steps",
         "start the capture earlier, or make the host ring larger",
     ),
+    LossKind(
+        "map_full",
+        "degraded",
+        "records",
+        "updates of a program's map that found it full",
+        "declare it with more entries, or count by fewer keys",
+    ),
+    LossKind(
+        "map_export",
+        "degraded",
+        "records",
+        "an export of a map that could not be read or has no stream",
+        "attach fewer different programs in one recording, or run megascope check",
+    ),
     LossKind("disk_budget", "degraded", "rows", "the trace's declared disk budget", "raise --max-bytes"),
     LossKind("disk_full", "degraded", "rows", "the file system of the trace", "free space, or record elsewhere"),
     LossKind(

@@ -25,11 +25,28 @@ from .manifest_rules import (
     check_plain,
     check_versions,
     no_constant,
+    slot_of,
+    spooled_of,
+    streams_of,
     unique_keys,
 )
 from .tables import ABI_MAJOR, ABI_MINOR, FORMAT_VERSION, schema_hash
 
-__all__ = ["FILE", "GIVEN", "SPOOLED", "STREAM_NAMES", "Manifest", "checksum", "fresh", "parse", "read", "write"]
+__all__ = [
+    "FILE",
+    "GIVEN",
+    "SPOOLED",
+    "STREAM_NAMES",
+    "Manifest",
+    "checksum",
+    "fresh",
+    "parse",
+    "read",
+    "slot_of",
+    "spooled_of",
+    "streams_of",
+    "write",
+]
 
 FILE = "manifest.json"
 _LIMIT = 64 << 20

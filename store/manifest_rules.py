@@ -6,8 +6,10 @@ Types, ranges, and plain names of files: what passes here can be opened without 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from . import map_streams
 from .tables import (
     ABI_MAJOR,
     DERIVED,
@@ -129,6 +131,24 @@ def check_content(m: dict[str, Any]) -> None:
     _check_sealed(m)
 
 
+def map_names(m: dict[str, Any]) -> tuple[str, ...]:
+    """Streams of programs' maps, as the manifest declares them. Raises Bad."""
+    try:
+        return map_streams.check(m.get(map_streams.KEY, {}))
+    except ValueError as error:
+        raise Bad(str(error)) from None
+
+
+def streams_of(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of all streams of a trace, of maps too."""
+    return (*STREAM_NAMES, *content.get(map_streams.KEY, {}))
+
+
+def spooled_of(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of all that passes through its spool."""
+    return (*SPOOLED, *content.get(map_streams.KEY, {}))
+
+
 def _check_given(m: dict[str, Any]) -> None:
     engine = _need(m, "engine", dict, "")
     for key, value in engine.items():
@@ -148,20 +168,40 @@ def _check_given(m: dict[str, Any]) -> None:
         for key in ("host_ns", "device_ns", "error_ns"):
             _need_int(fit, key, -_I64, _I64 - 1, "clock.fits.")
     for row in _need(m, "programs", list, ""):
-        if not isinstance(row, dict) or set(row) != set(PROGRAMS.names):
-            raise Bad(f"has a program that is no row of {', '.join(PROGRAMS.names)}")
-        _need_int(row, "program", 1, 32, "programs.")
-        for name in PROGRAMS.names[1:]:
-            _need(row, name, str, "programs.")
+        _check_program(row)
     _need(m, "perturbation", dict, "")
+
+
+def slot_of(program: Mapping[str, Any]) -> int:
+    """The bit of `by` that a program of the manifest had."""
+    slot: int = program.get("slot", program["program"] - 1)
+    return slot
+
+
+def _check_program(row: Any) -> None:
+    named = {c.name for c in PROGRAMS if not c.nullable}
+    if not isinstance(row, dict) or not named <= set(row) <= set(PROGRAMS.names):
+        raise Bad(f"has a program that is no row of {', '.join(PROGRAMS.names)}")
+    _need_int(row, "program", 1, 32 if "slot" not in row else (1 << 31) - 1, "programs.")
+    for column in PROGRAMS:
+        value = row.get(column.name)
+        if column.type == "str":
+            _need(row, column.name, str, "programs.")
+        elif column.name == "slot" and value is not None:
+            _need_int(row, "slot", 0, 31, "programs.")
+        elif column.type == "i64" and value is not None:
+            _need_int(row, column.name, 0, _I64 - 1, "programs.")
+        elif column.type == "strs" and value is not None and not set(value) <= set(HOOK_BY_NAME):
+            raise Bad(f"has a program at hooks that the ABI does not have: {_short(value)}")
 
 
 def _check_sealed(m: dict[str, Any]) -> None:
     streams = _need(m, "streams", dict, "")
-    if set(streams) != set(STREAM_NAMES):
-        raise Bad("lists other streams than " + ", ".join(STREAM_NAMES))
-    for name in STREAM_NAMES:
-        _check_parts(streams, name, rf"{name}-\d{{6,12}}\.parquet")
+    maps = map_names(m)
+    if set(streams) != {*STREAM_NAMES, *maps}:
+        raise Bad("lists other streams than " + ", ".join((*STREAM_NAMES, *maps)))
+    for name in streams:
+        _check_parts(streams, name, rf"{name.rpartition('.')[2]}-\d{{6,12}}\.parquet")
     if "derived" in m:
         _check_derived(_need(m, "derived", dict, ""))
     for loss in _need(m, "repair", list, "") if "repair" in m else ():
@@ -173,9 +213,9 @@ def _check_sealed(m: dict[str, Any]) -> None:
             raise Bad(f"lists a table {_short(name)} that does not exist")
         _check_file(entry, name, rf"{name}\.parquet")
     sealed = _need(m, "spool_sealed", dict, "")
-    if set(sealed) != set(SPOOLED):
+    if set(sealed) != {*SPOOLED, *maps}:
         raise Bad("has no spool_sealed for every stream")
-    for name in SPOOLED:
+    for name in sealed:
         _need_int(sealed, name, 0, 10**12, "spool_sealed.")
 
 

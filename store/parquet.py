@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from . import durable, spool, stored
+from . import durable, map_streams, spool, stored
 from .errors import Refused
 from .tables import DERIVED, EVENTS, RING_ROW, SIDE_TABLES, STREAMS, TILES, Table
 
 BY_NAME: dict[str, Table] = {t.name: t for t in (*STREAMS, *DERIVED, *SIDE_TABLES)}
 TIMES = {"events": ("t", "t"), "intervals": ("t_begin", "t_end"), "coverage": ("t_begin", "t_end")}
+_MAP_TIMES = ("t_begin", "t_end")
 TIMES |= {"loss": ("t_begin", "t_end"), "now": ("heartbeat", "heartbeat")}
 """The columns that say when a row of a stream begins and ends."""
 _DERIVED_TIMES = {"tasks": ("ready", "assign", "start", "complete"), "waits": ("t_begin", "t_end")}
@@ -45,15 +46,25 @@ _PARQUET: dict[str, Any] = {
 }
 
 
-def spooled_schema(name: str) -> pa.Schema:
+def table_of(content: Mapping[str, Any], name: str) -> Table:
+    """The table of a stream (of a map, as the manifest's `content` declares it), derived table or side table."""
+    return BY_NAME[name] if name in BY_NAME else map_streams.tables(content)[name]
+
+
+def folder_of(stream: str) -> str:
+    """The folder of a stream's parts, in that of the trace."""
+    return stream.replace(".", "/")
+
+
+def spooled_schema(table: Table) -> pa.Schema:
     """The schema in which a stream or engine table stands in the spool: events as ring rows, the rest as stored."""
-    return RING_ROW.schema if name == EVENTS.name else BY_NAME[name].schema
+    return RING_ROW.schema if table is EVENTS else table.schema
 
 
-def stored_table(name: str, batches: list[pa.RecordBatch]) -> pa.Table:
+def stored_table(table: Table, batches: list[pa.RecordBatch]) -> pa.Table:
     """Spooled batches in the schema in which they are stored; events ordered by (rank, worker, seq)."""
-    if name != EVENTS.name:
-        return pa.Table.from_batches(batches, schema=BY_NAME[name].schema)
+    if table is not EVENTS:
+        return pa.Table.from_batches(batches, schema=table.schema)
     columns = stored.ring_columns(batches, sum(b.num_rows for b in batches))
     rows = stored.stored_events(columns, stored.arrival_to_order(columns))
     return pa.Table.from_batches([batch for batch, _ in rows], schema=EVENTS.schema)
@@ -78,7 +89,7 @@ class Sealed:
 
 def write_part(
     folder: Path,
-    stream: str,
+    table: Table,
     number: int,
     files: list[spool.SpoolFile],
     more: Sequence[pa.RecordBatch] = (),
@@ -89,11 +100,11 @@ def write_part(
     Holds the spooled rows once and one row group in stored form. Raises OSError.
     """
     unreadable: list[tuple[Path, int]] = []
-    batches = _readable(stream, files, unreadable)
+    batches = _readable(table, files, unreadable)
     saturated = 0
-    path = folder / stream / f"{stream}-{number:06d}.parquet"
-    path.parent.mkdir(exist_ok=True)
-    if stream == EVENTS.name:
+    path = folder / folder_of(table.name) / f"{table.name.rpartition('.')[2]}-{number:06d}.parquet"
+    path.parent.mkdir(exist_ok=True, parents=True)
+    if table is EVENTS:
         columns = stored.ring_columns(batches, sum(f.rows for f in files), scratch)
         t = columns["t"].view("<i8")
         if not len(t):
@@ -107,13 +118,13 @@ def write_part(
                     saturated += beyond
             entry = _entry(path.name, len(t), temporary)
     else:
-        table = stored_table(stream, [*batches, *more])
-        if not table.num_rows:
+        rows = stored_table(table, [*batches, *more])
+        if not rows.num_rows:
             return Sealed(None, tuple(unreadable))
-        times = time_range(stream, table)
+        times = time_range(table.name, rows)
         with durable.replacing(path) as temporary:
-            pq.write_table(table, temporary, row_group_size=stored.ROW_GROUP, **_PARQUET, **_OTHER_PARQUET)
-            entry = _entry(path.name, table.num_rows, temporary)
+            pq.write_table(rows, temporary, row_group_size=stored.ROW_GROUP, **_PARQUET, **_OTHER_PARQUET)
+            entry = _entry(path.name, rows.num_rows, temporary)
     if None in times or times[0] > times[1]:  # type: ignore[operator]
         times = (None, None)
     entry |= {"t_min": times[0], "t_max": times[1]}
@@ -154,19 +165,20 @@ def time_range(name: str, rows: pa.Table) -> tuple[int | None, int | None]:
             return None, None
         return int((tile << level).min()), int((tile + rows["span"].to_numpy() << level).max())
     columns = _DERIVED_TIMES.get(name)
-    begins, ends = (columns, columns) if columns else ((TIMES[name][0],), (TIMES[name][1],))
+    begin, end = TIMES.get(name, _MAP_TIMES)
+    begins, ends = (columns, columns) if columns else ((begin,), (end,))
     low = [t for t in (pc.min(rows[c]).as_py() for c in begins) if t is not None]
     high = [t for t in (pc.max(rows[c]).as_py() for c in ends) if t is not None]
     return (min(low), max(high)) if low and high else (None, None)
 
 
 def _readable(
-    stream: str, files: Iterable[spool.SpoolFile], unreadable: list[tuple[Path, int]]
+    table: Table, files: Iterable[spool.SpoolFile], unreadable: list[tuple[Path, int]]
 ) -> Iterator[pa.RecordBatch]:
     """The batches that can be read, one by one; files with others go to `unreadable` with the rows these had."""
     for f in files:
         bad = 0
-        for frame, batch in zip(f.frames, spool.read(f, spooled_schema(stream)), strict=True):
+        for frame, batch in zip(f.frames, spool.read(f, spooled_schema(table)), strict=True):
             if batch is None:
                 bad += frame.rows
             else:

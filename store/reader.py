@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import derived, derived_rest, durable, manifest, parquet, snapshot, spool
+from . import derived, derived_rest, durable, manifest, map_streams, parquet, snapshot, spool
 from .errors import Refused
 from .snapshot import Snapshot
-from .tables import SIDE_TABLES
+from .tables import SIDE_TABLES, Table
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Trace:
         self._rest: dict[str, pa.Table] | None = None
         self._lock, self._rest_lock = threading.Lock(), threading.Lock()
         self._note_state()
-        self._parts = {name: self._found(name) for name in (*manifest.STREAM_NAMES, *derived.NAMES)}
+        self._parts = {name: self._found(name) for name in (*manifest.streams_of(taken.content), *derived.NAMES)}
 
     @classmethod
     def open(cls, path: Path) -> Trace:
@@ -68,6 +68,11 @@ class Trace:
     def close(self) -> None:
         """Let go of the spool files."""
         self._snapshot.close()
+
+    @property
+    def maps(self) -> dict[str, Table]:
+        """Streams of what programs' maps held, by name (`maps.NAME`)."""
+        return map_streams.tables(self.manifest)
 
     @property
     def is_derived(self) -> bool:
@@ -108,6 +113,7 @@ class Trace:
                     self._rest = derived_rest.rest(self, self._snapshot.carried(), self._note)
                 return self._rest[stream]
         batches: list[pa.RecordBatch] = []
+        table = parquet.table_of(self.manifest, stream)
         room = snapshot.TAIL_BYTES // snapshot.ROW_BYTES
         left_out = damaged = 0
         for f in reversed(self._snapshot.files.get(stream, [])):
@@ -119,14 +125,14 @@ class Trace:
                 rows += frames[first].rows
             room = room - rows if first == 0 else 0
             left_out += sum(x.rows for x in frames[:first])
-            read = _read(f, parquet.spooled_schema(stream), frames[first:])
+            read = _read(f, parquet.spooled_schema(table), frames[first:])
             damaged += sum(x.rows for x, b in zip(frames[first:], read, strict=True) if b is None)
             batches[:0] = [b for b in read if b is not None]
         if left_out:
             self._note(f"{stream}: the oldest {left_out} rows of the spool were left out: it is too large")
         if damaged:
             self._note(f"{stream}: {damaged} rows in the spool were left out: they fail their checksum")
-        return parquet.stored_table(stream, batches)
+        return parquet.stored_table(table, batches)
 
     def table(self, name: str) -> pa.Table:
         """A side table, in its declared schema; empty when nobody gave it.
@@ -168,7 +174,7 @@ class Trace:
             return
 
     def _found(self, stream: str) -> list[Part]:
-        folder = self.path / stream
+        folder = self.path / parquet.folder_of(stream)
         out = []
         entries = derived.parts_of(self.manifest, stream)
         real = not entries or snapshot.is_folder(folder)

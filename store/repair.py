@@ -70,11 +70,12 @@ class _Repairing:
         self.book = manifest.Manifest(trace.path, trace.manifest)
 
     def run(self) -> None:
-        for stream in manifest.STREAM_NAMES:
+        streams = manifest.streams_of(self.trace.manifest)
+        for stream in streams:
             self._drop_damaged_parts(stream)
-        for name in manifest.SPOOLED:
+        for name in manifest.spooled_of(self.trace.manifest):
             self._note_unreadable(name)
-        for stream in manifest.STREAM_NAMES:
+        for stream in streams:
             for group in seal.groups(self.trace.spooled(stream), last=True):
                 self._seal(stream, group)
         for table in ENGINE_TABLES:
@@ -91,7 +92,13 @@ class _Repairing:
             why = unsound(whole[file]) if file in whole else "is missing or cut short"
             if why is None:
                 continue
-            loss = _loss("part_unreadable", entry["rows"], f"{stream}/{file} {why}", entry["t_min"], entry["t_max"])
+            loss = _loss(
+                "part_unreadable",
+                entry["rows"],
+                f"{parquet.folder_of(stream)}/{file} {why}",
+                entry["t_min"],
+                entry["t_max"],
+            )
 
             def change(m: dict[str, Any], file: str = file, loss: dict[str, Any] = loss) -> None:
                 entries = m["streams"][stream]["parts"]
@@ -99,7 +106,7 @@ class _Repairing:
                 _pend(m, loss)
 
             self.book.commit(change)
-            self._put_aside(self.path / stream / file)
+            self._put_aside(self.path / parquet.folder_of(stream) / file)
 
     def _note_unreadable(self, name: str) -> None:
         """Spool files that are there and not to be opened, or missing from the row of numbers."""

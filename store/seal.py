@@ -16,14 +16,15 @@ import pyarrow as pa
 
 from . import spool, stored
 from .manifest import Manifest
-from .parquet import TIMES, Sealed, last_of_each, write_part, write_side_table
-from .tables import EVENTS, Table
+from .parquet import Sealed, last_of_each, table_of, write_part, write_side_table
+from .tables import ENGINE_TABLES, EVENTS, Table
 
 PART_ROWS = 1 << 20
 _PART_MOST = PART_ROWS * 5 // 4
 _PART_BYTES = spool.ROTATE_BYTES
 _PART_FRAMES = 8 * spool.ROTATE_FRAMES
 _RETRY_S = 1.0
+_ENGINE_TABLES = {t.name for t in ENGINE_TABLES}
 
 Change = Callable[[dict[str, Any], Sealed], None]
 """A change of the manifest that is told what could not be read."""
@@ -62,9 +63,10 @@ def seal(
     `also` changes the manifest in the same step that names the part; it is told what could not be read. Raises
     OSError; then the spool still counts.
     """
-    parts = manifest.snapshot()["streams"][stream]["parts"]
+    content = manifest.snapshot()
+    parts = content["streams"][stream]["parts"]
     number = 1 + max((int(p["file"].removesuffix(".parquet").rpartition("-")[2]) for p in parts), default=0)
-    sealed = write_part(folder, stream, number, files, more, scratch)
+    sealed = write_part(folder, table_of(content, stream), number, files, more, scratch)
 
     def change(m: dict[str, Any]) -> None:
         if sealed.entry is not None:
@@ -170,6 +172,6 @@ class Sealer(threading.Thread):
 
     def _ready(self) -> tuple[str, list[spool.SpoolFile]] | None:
         for stream, files in self.waiting.items():
-            if stream in TIMES and (group := next(groups(files, last=False), None)):
+            if stream not in _ENGINE_TABLES and (group := next(groups(files, last=False), None)):
                 return stream, group
         return None

@@ -82,7 +82,7 @@ def _open_spool(path: Path, content: dict[str, Any], notes: list[str]) -> dict[s
         if content["state"] != "sealed":
             notes.append("the spool is missing: rows that were not sealed are lost")
         return out
-    for stream in manifest.SPOOLED:
+    for stream in manifest.spooled_of(content):
         sealed = content["spool_sealed"][stream]
         numbers = [n for n in spool.numbers(folder, stream) if n > sealed]
         files: list[spool.SpoolFile] = []

@@ -36,7 +36,7 @@ END_KEY = b"megascope.end"
 _EOS = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _RECORD = struct.Struct("<4sIQIIII")
 _SCHEMA, _ROWS, _DONE = b"SCHM", b"ROWS", b"DONE"
-_FILE = re.compile(r"([a-z_]+)-(\d{6,12})\.(?:arrows|sums)")
+_FILE = re.compile(r"([a-z][a-z0-9_.]*)-(\d{6,12})\.(?:arrows|sums)")
 _MAX_FRAMES = 1 << 20
 
 

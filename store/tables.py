@@ -24,7 +24,7 @@ ABI_MINOR = 0
 FORMAT_VERSION = 1
 
 RECORDER = 1
-"""Program id of the built-in recorder, which takes every exported hook. 0 stands for no program."""
+"""Program id of the built-in recorder, in slot 0. 0 stands for no program; an id is never used again in a run."""
 
 REQUEST_UNKNOWN = 0xFFFF_FFFF
 REQUEST_SET_BIT = 0x8000_0000
@@ -157,7 +157,7 @@ EVENT_ROW = Table(
     key=("rank", "worker", "seq"),
 )
 
-BY = Column("by", "u32", "which programs emitted the row: bit i for program i + 1")
+BY = Column("by", "u32", "who emitted the row: bit 0 the recorder, bit i the program in slot i (see `programs`)")
 
 RING_ROW = Table(
     "ring_row", "A row in the segment's event ring: the event row and who emitted it.", (*EVENT_ROW.columns, BY)
@@ -498,6 +498,12 @@ PROGRAMS = Table(
         Column("selection", "str", "what its rows are: all, sampled(1/n) or escalated(program)"),
         Column("source", "str", "source text; empty for the built-in recorder"),
         Column("hash", "str", "SHA-256 of what was attached; empty for the built-in recorder"),
+        Column("slot", "i16", "bit of `by` in events: another program may have had it before or after", "", True),
+        Column("hooks", "strs", "hooks it was attached to", "", True),
+        Column("instructions", "i64", "limit per worker and epoch; null: none", "", True),
+        Column("rows", "i64", "limit of rows it may emit, per worker and epoch; null: none", "", True),
+        Column("attached", "i64", "device time from which it saw events", "ns", True),
+        Column("detached", "i64", "device time from which it did not; null: it stayed", "ns", True),
     ),
     key=("program",),
 )

@@ -101,11 +101,12 @@ class _Checking:
         self.by: dict[int, int] = {}
         self.summaries: dict[str, list[pa.Table]] = {"intervals": [], "coverage": [], "loss": []}
         self._progress = progress
+        self.streams = manifest.streams_of(trace.manifest)
         self._done = 0
-        self._total = sum(len(derived.parts_of(trace.manifest, n)) for n in (*manifest.STREAM_NAMES, *derived.NAMES))
+        self._total = sum(len(derived.parts_of(trace.manifest, n)) for n in (*self.streams, *derived.NAMES))
 
     def run(self) -> None:
-        for stream in (*manifest.STREAM_NAMES, *derived.NAMES):
+        for stream in (*self.streams, *derived.NAMES):
             self.report.rows[stream] = 0
             for part in self._entries(stream):
                 self._check_part(stream, part)
@@ -121,15 +122,16 @@ class _Checking:
 
     def _entries(self, stream: str) -> Iterator[Part]:
         for e in derived.parts_of(self.trace.manifest, stream):
-            yield Part(self.path / stream / e["file"], e["rows"], e["t_min"], e["t_max"], e["bytes"], e["crc32"])
+            folder = self.path / parquet.folder_of(stream)
+            yield Part(folder / e["file"], e["rows"], e["t_min"], e["t_max"], e["bytes"], e["crc32"])
 
     def _check_part(self, stream: str, part: Part) -> None:
-        name = f"{stream}/{part.path.name}"
+        name = f"{parquet.folder_of(stream)}/{part.path.name}"
         if why := unsound(part):
             todo = f"{_REPAIR}, which builds it again" if stream in derived.NAMES else _RESTORE
             self.report.add("damaged", name, f"{why} ({part.rows} rows)", todo)
             return
-        schema = parquet.BY_NAME[stream].schema
+        schema = parquet.table_of(self.trace.manifest, stream).schema
         try:
             with pq.ParquetFile(part.path) as file:
                 if file.schema_arrow.remove_metadata() != schema:
@@ -167,8 +169,8 @@ class _Checking:
         for note in self.trace.notes:
             if note.startswith(spool.FOLDER) or "spool is missing" in note:
                 self.report.add("damaged", spool.FOLDER, note, _REPAIR)
-        for name in manifest.SPOOLED:
-            schema = parquet.spooled_schema(name)
+        for name in manifest.spooled_of(self.trace.manifest):
+            schema = parquet.spooled_schema(parquet.table_of(self.trace.manifest, name))
             for f in self.trace.spooled(name):
                 file = f"{spool.FOLDER}/{f.path.name}"
                 good = [b for b in spool.read(f, schema) if b is not None]
@@ -196,9 +198,16 @@ class _Checking:
         for a, b, rows in self.once.twice():
             self.report.add("damaged", a, f"{rows} rows of it are in {b} too")
         if self.trace.state == "sealed" and all(f.severity != "damaged" for f in self.report.findings):
-            wrong = identities.unequal_events(self.by, whole["coverage"], whole["loss"])
+            wrong = identities.unequal_events(self.by, self._by_slot(whole["coverage"]), whole["loss"])
             if wrong:
                 self.report.add(wrong[0], EVENTS.name, wrong[1])
+
+    def _by_slot(self, coverage: pa.Table) -> pa.Table:
+        """Coverage with programs numbered as the bits of `by` are: from 1."""
+        slots = {p["program"]: manifest.slot_of(p) + 1 for p in self.trace.manifest["programs"]}
+        numbers = [slots.get(p, p) for p in coverage["program"].to_pylist()]
+        at = coverage.schema.get_field_index("program")
+        return coverage.set_column(at, coverage.schema.field(at), pa.array(numbers, pa.int32()))
 
     def _check_derived(self) -> None:
         m = self.trace.manifest

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import durable, parquet, seal, spool
+from . import durable, map_streams, parquet, seal, spool
 from . import manifest as _manifest
 from .budget import FULL, RESERVE_FILE, Gate, Reserve, Stretch
 from .derive import Derivation, Deriver
@@ -21,13 +21,14 @@ from .errors import MegascopeError, Refused
 from .gather import Gathered
 from .ledger import Ledger
 from .loss import LOSS_BY_NAME
-from .tables import ENGINE_TABLES, EVENTS, LOSS
+from .tables import ENGINE_TABLES, EVENTS, LOSS, Table
 
 ROTATE_S = 1.0
 ROTATE_LEAST_ROWS = 1 << 16
 """A spool file is finished after a second once it has this many rows; a slow engine gets few files, not many."""
 
 _UNWRITTEN_MOST = 1 << 20
+_ENGINE_TABLES = {t.name for t in ENGINE_TABLES}
 
 
 class TraceWriter:
@@ -42,14 +43,15 @@ class TraceWriter:
         self.path = path
         self.rows: dict[str, int] = dict.fromkeys(_manifest.SPOOLED, 0)
         """Rows put into the spool so far, by stream and engine table."""
-        self._manifest, self._lock_fd = book, lock
+        self._tables = {n: parquet.BY_NAME[n] for n in _manifest.SPOOLED}
+        self._manifest, self._lock_fd, self._sync = book, lock, sync
         content = book.snapshot()
         self._folder = path / spool.FOLDER
         self._reserve = Reserve(self._folder / RESERVE_FILE, max_bytes)
         self._gate = Gate(max_bytes)
         self._spool = {
-            n: spool.SpoolWriter(self._folder, n, parquet.spooled_schema(n), content["id"], sync=sync)
-            for n in _manifest.SPOOLED
+            n: spool.SpoolWriter(self._folder, n, parquet.spooled_schema(t), content["id"], sync=sync)
+            for n, t in self._tables.items()
         }
         self._gathered = {n: Gathered() for n in _manifest.SPOOLED}
         self._began = dict.fromkeys(_manifest.SPOOLED, 0.0)
@@ -117,13 +119,40 @@ class TraceWriter:
 
         Raises Refused for another schema, MegascopeError when the disk fails in another way than being full.
         """
-        if stream not in _manifest.STREAM_NAMES:
+        if stream not in self._tables or stream in _ENGINE_TABLES:
             raise Refused(f"cannot append to {stream}", "there is no such stream")
         self._gather(stream, batch)
 
+    def declare(self, table: Table) -> None:
+        """Add a stream for a map of a program; one that is there already must be the same.
+
+        Raises Refused for another of that name, and for more than a trace may have; MegascopeError as `append`.
+        """
+        known = self._tables.get(table.name)
+        if known is not None:
+            if known != table:
+                raise Refused(f"cannot declare {table.name}", "there is another stream of that name")
+            return
+
+        def change(m: dict[str, Any]) -> None:
+            m.setdefault(map_streams.KEY, {})[table.name] = map_streams.entry(table)
+            m["streams"][table.name] = {"parts": []}
+            m["spool_sealed"][table.name] = 0
+
+        try:
+            (self.path / parquet.folder_of(table.name)).mkdir(parents=True, exist_ok=True)
+            self._with_room(lambda: self._manifest.commit(change))
+        except OSError as error:
+            raise MegascopeError(f"cannot write to {self.path}", error.strerror or str(error)) from None
+        trace_id = self._manifest.snapshot()["id"]
+        schema = parquet.spooled_schema(table)
+        self._spool[table.name] = spool.SpoolWriter(self._folder, table.name, schema, trace_id, sync=self._sync)
+        self._gathered[table.name], self._began[table.name], self.rows[table.name] = Gathered(), 0.0, 0
+        self._tables[table.name] = table
+
     def upsert(self, table: str, batch: pa.RecordBatch) -> None:
         """Add rows to an engine table; of rows with the same key the last counts. Raises as `append`."""
-        if table not in {t.name for t in ENGINE_TABLES}:
+        if table not in _ENGINE_TABLES:
             raise Refused(f"cannot upsert into {table}", "the engine has no such table")
         self._gather(table, batch)
 
@@ -149,7 +178,7 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Put everything that is gathered into the spool, where it survives the death of this process."""
-        for stream in _manifest.SPOOLED:
+        for stream in self._tables:
             self._write(stream)
             if time.monotonic() - self._began[stream] >= ROTATE_S and self._spool[stream].rows >= ROTATE_LEAST_ROWS:
                 self._rotate(stream)
@@ -198,7 +227,7 @@ class TraceWriter:
         self._let_go()
 
     def _gather(self, stream: str, batch: pa.RecordBatch) -> None:
-        if batch.schema != parquet.spooled_schema(stream):
+        if batch.schema != parquet.spooled_schema(self._tables[stream]):
             raise Refused(f"cannot append to {stream}", "the batch has other columns than the stream")
         if self._finished:
             raise MegascopeError(f"cannot append to {stream}", "the recording has ended")
@@ -271,7 +300,7 @@ class TraceWriter:
         self._write(EVENTS.name)  # which may drop them
         for stretch in self._gate.close(last=True):
             self._lose_stretch(stretch)
-        for stream in _manifest.SPOOLED:
+        for stream in self._tables:
             self._write(stream)
             self._rotate(stream)
         self._sealer.stop()

@@ -2,7 +2,7 @@
 #pragma once
 #include "hooks.cuh"
 
-#if MS_HOOKS == MS_HOOKS_QUEUE
+#if MS_MONITORED
 
 namespace ms {
 
@@ -20,7 +20,7 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
   row.comm = 0;
   row.peer = MS_PEER_NONE;
   row.rank = 0;
-  row.by = 1u << (MS_PROGRAM_RECORDER - 1);
+  row.by = 0;
   row.task = row.aux = 0;
   row.request = MS_REQUEST_NONE;
   row.dep = row.tile = 0;
@@ -51,10 +51,11 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
       row.aux = static_cast<u64>(r.arg2) << 48 | static_cast<u64>(r.arg0) << 24 | r.arg1;
       break;
     case MS_HOOK_START:
+      row.t = r.began;
       row.aux = r.arg0 ? row.t - (r.t - r.arg0) : 0;
       break;
     case MS_HOOK_COMPLETE:
-      row.aux = time;
+      row.aux = r.began;
       break;
     case MS_HOOK_WAIT:
     case MS_HOOK_RESUME:

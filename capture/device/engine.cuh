@@ -7,11 +7,15 @@
 #define MS_HOOKS_NONE 0    // compiled out
 #define MS_HOOKS_QUEUE 1   // queues and a monitor warp
 #define MS_HOOKS_NATIVE 2  // a compiler-native profiler's record: the timer and 8 bytes to device memory
+#define MS_HOOKS_DEVICE 3  // queues in device memory, drained by monitor blocks that were launched before
 #ifndef MS_HOOKS
 #define MS_HOOKS MS_HOOKS_QUEUE
 #endif
+#define MS_MONITORED (MS_HOOKS == MS_HOOKS_QUEUE || MS_HOOKS == MS_HOOKS_DEVICE)  // the builds that have monitors
 
 namespace ms {
+
+struct Programs;
 
 constexpr u32 COMPUTE_THREADS = 128;
 constexpr u32 BLOCK_THREADS = COMPUTE_THREADS + (MS_HOOKS == MS_HOOKS_QUEUE ? 64 : 32);
@@ -61,6 +65,12 @@ struct Run {
   Line control;  // hooks to record, in the low 24 bits, and the commit byte that they belong to; by the elected monitor
 };
 
+/// How far a monitor is, for the others; written by it alone.
+struct alignas(128) Progress {
+  u32 epochs;  // that it has closed
+  u32 change;  // number of the change that is in force with it
+};
+
 /// A worker's queue of tasks in device memory. Entries are stamped like a hook's records, so that no head is published.
 struct TaskQueue {
   Line pushed;  // tickets given out, by any scheduler
@@ -99,6 +109,14 @@ struct Engine {
   u64* workers;
   u64* summaries;
   u8* rings;
+  void* hook_queues;      // [blocks] of HookQueues, where they are in device memory
+  Programs* programs;
+  void* running;          // [monitors, PLACES] of Running
+  void* books;            // [PLACES, workers] of Book
+  void* deep;             // [monitors] of VmDeep
+  Progress* progress;     // [monitors]
+  u64* exports;           // [monitors, EXPORT_WORDS], in host memory
+  u64* export_words;      // [monitors, MONITOR_WORDS], in host memory
   const u8* control;
   u64* host;
   u64* step_begun;
@@ -162,7 +180,15 @@ struct Engine {
 };
 
 /// Words of Engine::host, the engine's own page of host memory.
-enum HostWord : u32 { HOST_STOP = 0, HOST_STEP = 8, HOST_PING = 16, HOST_PING_TIME = 24, HOST_PING_ECHO = 32 };
+enum HostWord : u32 {
+  HOST_STOP = 0,
+  HOST_STEP = 8,
+  HOST_PING = 16,
+  HOST_PING_TIME = 24,
+  HOST_PING_ECHO = 32,
+  HOST_GO = 40,     // of `tasks` in firing.cu
+  HOST_CHANGE = 64  // ChangeWord
+};
 
 extern "C" {
 __constant__ Engine engine;

@@ -1,5 +1,5 @@
-// Firing hooks, in three builds of one interface: compiled out, through the queues of queue.cuh, and as a
-// compiler-native profiler would. A block has two workers: the compute worker (thread 0 of the compute threads) and
+// Firing hooks, in four builds of one interface: compiled out, through the queues of queue.cuh in shared or in device
+// memory, and as a compiler-native profiler would. A block has two workers: the compute worker (thread 0 of the compute threads) and
 // the scheduler worker (a warp, which fires for up to 32 things at once).
 #pragma once
 #include "engine.cuh"
@@ -7,20 +7,35 @@
 
 namespace ms {
 
-constexpr u32 COMPUTE_SLOTS = 128;
-constexpr u32 SCHEDULER_SLOTS = 512;
+constexpr u32 COMPUTE_SLOTS = MS_HOOKS == MS_HOOKS_DEVICE ? 512 : 128;
+constexpr u32 SCHEDULER_SLOTS = MS_HOOKS == MS_HOOKS_DEVICE ? 2048 : 512;
 
 MS_DEVICE u32 compute_worker() { return blockIdx.x; }
-MS_DEVICE u32 scheduler_worker() { return gridDim.x + blockIdx.x; }
+MS_DEVICE u32 scheduler_worker() { return engine.blocks + blockIdx.x; }
 
-#if MS_HOOKS == MS_HOOKS_QUEUE
+#if MS_MONITORED
 
-/// The part of a block's shared memory that the hooks need.
-struct HookShared {
+/// The queues of a block's workers.
+struct HookQueues {
   Queue<COMPUTE_SLOTS> compute;
   Queue<SCHEDULER_SLOTS> scheduler;
-  u32 mask;  // hooks to fire; by the monitor
+  uint2 zeros;  // what threads that fire nothing poll
 };
+
+#if MS_HOOKS == MS_HOOKS_QUEUE
+typedef SharedSpace HookSpace;
+
+/// The part of a block's shared memory that the hooks need.
+struct HookShared : HookQueues {
+  MS_DEVICE HookQueues& queues() { return *this; }
+};
+#else
+typedef DeviceSpace HookSpace;
+
+struct HookShared {
+  MS_DEVICE HookQueues& queues() { return static_cast<HookQueues*>(engine.hook_queues)[blockIdx.x]; }
+};
+#endif
 
 /// Tells a worker's own line in the segment what it waits for, so that a hang can be read at any time, by anyone,
 /// attached or not. A reader takes the words only if `check` agrees, so their order over PCIe does not matter.
@@ -38,35 +53,45 @@ struct NowRecord {
   MS_DEVICE void leave() const { store_host(line + MS_WORKER_NOW_T, 0); }
 };
 
+/// The compute worker's hooks. refresh, start, done and complete may be called by all threads of the block together:
+/// its one thread fires, and no warp diverges for it.
 struct ComputeHooks {
-  Producer<COMPUTE_SLOTS> out;
-  u32 mask_at;
-  u64 began, waited;
-  u32 finished;
+  Producer<HookSpace, COMPUTE_SLOTS> out;
+  u64 waited;
+  u32 ready, finished;
+  bool armed, begun;  // a task's record is wanted; its first half has been written
   NowRecord now;
 
-  MS_DEVICE void open(HookShared& shared) {
-    out.open(shared.compute);
-    mask_at = shared_address(&shared.mask);
-    began = waited = finished = 0;
+  /// thread: of the block's; thread 0 is the worker.
+  MS_DEVICE void open(HookShared& shared, u32 thread = 0) {
+    HookQueues& queues = shared.queues();
+    out.open(queues.compute, &queues.zeros, thread == 0, thread == 0);
+    waited = 0;
+    ready = finished = 0;
+    armed = begun = false;
     now.line = engine.workers + compute_worker() * MS_WORKER_WORDS;
-    refresh(), refresh();
   }
-  MS_DEVICE void refresh() { out.refresh(mask_at); }
+  MS_DEVICE void refresh() { out.refresh(); }
   MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
 
-  MS_DEVICE void start(u32 task, u32 iteration, u32 ready) {
-    if (!(out.mask & (1u << MS_HOOK_START | 1u << MS_HOOK_COMPLETE))) return;
-    began = device_time();
-    if (out.wants(MS_HOOK_START)) out.push(MS_HOOK_START, began, task, iteration, ready, 0, 0, 0);
+  /// ready_at: when its last dependency was satisfied (the time's low half), 0 not known.
+  MS_DEVICE void start(u32 task, u32 ready_at) {
+    ready = ready_at;
+    armed = out.mask & (1u << MS_HOOK_START | 1u << MS_HOOK_COMPLETE);
+    begun = out.begin(armed, device_time(), task);
   }
   /// The work is done: its time. `complete` tells of it when the scheduler has the task.
   MS_DEVICE void done() {
-    if (out.wants(MS_HOOK_COMPLETE)) finished = device_time_low();
+    if (armed) finished = device_time_low();
   }
-  MS_DEVICE void complete(u32 task, u32 iteration) {
-    if (out.wants(MS_HOOK_COMPLETE))
-      out.push(MS_HOOK_COMPLETE, finished, task, iteration, began, began >> 32, 0, 0);
+  MS_DEVICE void complete(u32 iteration) {
+    static_assert(WANTS_START == 1u << 29 && WANTS_COMPLETE == 1u << 30 && MS_HOOK_COMPLETE == MS_HOOK_START + 1);
+    if (!armed) return;
+    u32 wanted = out.mask << (29 - MS_HOOK_START) & (WANTS_START | WANTS_COMPLETE);
+    if (begun)
+      out.end(finished, ready, wanted, iteration);
+    else
+      out.miss();
   }
   /// task 0: the worker is idle, or (dep not 0) done with the iteration whose end it waits for.
   MS_DEVICE void wait(u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted) {
@@ -84,24 +109,23 @@ struct ComputeHooks {
       out.push(MS_HOOK_PRESSURE, device_time_low(), task, iteration, depth, threshold, MS_PRESSURE_FALLS, 0);
   }
   MS_DEVICE void close() {
-    fence_block();
-    store_shared(out.words + offsetof(QueueWords, left), 1);
+    HookSpace::fence();
+    HookSpace::store(out.words + offsetof(QueueWords, left), 1);
   }
 };
 
 /// All 32 lanes call together.
 struct SchedulerHooks {
-  Producer<SCHEDULER_SLOTS> out;
-  u32 mask_at;
+  Producer<HookSpace, SCHEDULER_SLOTS> out;
 
   MS_DEVICE void open(HookShared& shared) {
-    out.open(shared.scheduler);
-    mask_at = shared_address(&shared.mask);
-    refresh(), refresh();
+    HookQueues& queues = shared.queues();
+    out.open(queues.scheduler, &queues.zeros, true, lane_id() == 0);
   }
-  MS_DEVICE void refresh() {
-    out.fetched = __shfl_sync(FULL_WARP, out.fetched, 0);  // one mask for the warp
-    out.refresh(mask_at);
+  MS_DEVICE void refresh() {  // the same in all lanes
+    out.fetched.x = __shfl_sync(FULL_WARP, out.fetched.x, 0);
+    out.fetched.y = __shfl_sync(FULL_WARP, out.fetched.y, 0);
+    out.refresh();
   }
 
   MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
@@ -129,8 +153,8 @@ struct SchedulerHooks {
     fire(active, MS_HOOK_REQUEST, device_time_low(), 0, iteration, slot, request, 0, state);
   }
   MS_DEVICE void close() {
-    fence_block();
-    if (lane_id() == 0) store_shared(out.words + offsetof(QueueWords, left), 1);
+    HookSpace::fence();
+    if (lane_id() == 0) HookSpace::store(out.words + offsetof(QueueWords, left), 1);
   }
 };
 
@@ -141,13 +165,14 @@ struct SchedulerHooks {
 struct NativeLog {
   uint2* region;
   u32 count;
+  bool mine;
 
-  MS_DEVICE void open(u32 worker) {
-    count = 0;
+  MS_DEVICE void open(u32 worker, bool writes = true) {
+    count = 0, mine = writes;
     if (MS_HOOKS == MS_HOOKS_NATIVE) region = engine.native + static_cast<u64>(worker) * engine.native_slots;
   }
   MS_DEVICE void write(u32 hook, u32 task) {
-    if (MS_HOOKS == MS_HOOKS_NATIVE) {
+    if (MS_HOOKS == MS_HOOKS_NATIVE && mine) {
       region[count & (engine.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
       count++;
     }
@@ -166,12 +191,12 @@ struct HookShared {};
 struct ComputeHooks {
   NativeLog log;
 
-  MS_DEVICE void open(HookShared&) { log.open(compute_worker()); }
+  MS_DEVICE void open(HookShared&, u32 thread = 0) { log.open(compute_worker(), thread == 0); }
   MS_DEVICE void refresh() {}
   MS_DEVICE bool wants(u32) const { return false; }  // asked before work that is done for a hook alone
-  MS_DEVICE void start(u32 task, u32, u32) { log.write(MS_HOOK_START, task); }
+  MS_DEVICE void start(u32 task, u32) { log.write(MS_HOOK_START, task); }
   MS_DEVICE void done() { log.write(MS_HOOK_COMPLETE, 0); }
-  MS_DEVICE void complete(u32, u32) {}
+  MS_DEVICE void complete(u32) {}
   MS_DEVICE void wait(u32 task, u32, u32, u32, u32) { log.write(MS_HOOK_WAIT, task); }
   MS_DEVICE void resume(u32 task, u32, u32) { log.write(MS_HOOK_RESUME, task); }
   MS_DEVICE void pressure(u32, u32, u32, u32) { log.write(MS_HOOK_PRESSURE, 0); }

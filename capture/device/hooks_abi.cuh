@@ -1,4 +1,4 @@
-// Megascope hook ABI 1.0 and segment layout. Rendered from store/tables.py and capture/segment/layout.py by `python -m megascope.capture.hooks`.
+// Megascope hook ABI 1.0 and segment layout. Rendered from store/tables.py and capture/segment/ by `python -m megascope.capture.hooks`.
 #pragma once
 #include <stdint.h>
 
@@ -42,7 +42,7 @@ struct ms_ring_row {
   uint8_t dep_class;    /* 61: 0 none, 1 data, 2 communication, 3 resource, 4 control */
   uint8_t flags;        /* 62: bit 7 range; the rest by hook */
   uint8_t rank;         /* 63: this device in a run over several */
-  uint32_t by;          /* 64: which programs emitted the row: bit i for program i + 1 */
+  uint32_t by;          /* 64: who emitted the row: bit 0 the recorder, bit i the program in slot i (see `programs`) */
 };
 
 #define MS_ABI_MAJOR 1
@@ -152,6 +152,9 @@ struct ms_ring_row {
 #define MS_CURSOR_STALE 5
 #define MS_CURSOR_MASK 6
 #define MS_CURSOR_ACK 7
+#define MS_CURSOR_PROGRAMS 8
+#define MS_CURSOR_FEEDBACK 9
+#define MS_CURSOR_MAP_HEAD 10
 #define MS_CURSOR_WORDS 32
 
 /* Words of a worker's line. 0 to 7 are written by the worker, 8 to 15 by its monitor. */
@@ -168,8 +171,9 @@ struct ms_ring_row {
 /* Kinds of a summary record. */
 #define MS_RECORD_INTERVAL 1
 #define MS_RECORD_COVERAGE 2
+#define MS_RECORD_MERGED 3
 
-/* Words of a summary record: 0 to 6 in both kinds, then by kind. */
+/* Words of a summary record: 0 to 6 in every kind, then by kind. */
 #define MS_SUMMARY_STAMP 0
 #define MS_SUMMARY_WHAT 1
 #define MS_SUMMARY_EPOCH 2
@@ -191,7 +195,90 @@ struct ms_ring_row {
 #define MS_SUMMARY_EMIT_THROTTLED 15
 #define MS_SUMMARY_WORDS 16
 
+/* Byte offsets in the requests page. The first two are the attachers', the rest the drainer's. */
+#define MS_REQUESTS_REQUEST 0
+#define MS_REQUESTS_COMMIT 64
+#define MS_REQUESTS_SEEN 0x80u
+#define MS_REQUESTS_FEEDBACK_COMMIT 0xc0u
+#define MS_REQUESTS_FEEDBACK 0x400u
+
+/* What a request asks for. */
+#define MS_OP_ATTACH 1
+#define MS_OP_REPLACE 2
+#define MS_OP_DETACH 3
+
+/* What a slot is in. */
+#define MS_SLOT_STATE_FREE 0
+#define MS_SLOT_STATE_ATTACHED 1
+#define MS_SLOT_STATE_LEAVING 2
+
+/* Words of a slot's line; written by the engine alone. */
+#define MS_SLOT_STATE 0
+#define MS_SLOT_CHANGE 1
+#define MS_SLOT_PROGRAM 2
+#define MS_SLOT_OFFSET 3
+#define MS_SLOT_LENGTH 4
+#define MS_SLOT_IMAGE_CRC 5
+#define MS_SLOT_HOOKS 6
+#define MS_SLOT_INSTRUCTIONS 7
+#define MS_SLOT_ROWS 8
+#define MS_SLOT_SINCE 9
+#define MS_SLOT_UNTIL 10
+#define MS_SLOT_MEMORY 11
+#define MS_SLOT_OBSERVED 12
+#define MS_SLOT_EMITTED 13
+#define MS_SLOT_MISSING 14
+#define MS_SLOT_CHECK 15
+#define MS_SLOT_WORDS 16
+
+/* Words of the reply, behind the slots; written by the engine alone. */
+#define MS_REPLY_CODE 1
+#define MS_REPLY_PROGRAM 2
+#define MS_REPLY_ARENA 3
+#define MS_REPLY_ARENA_USED 4
+#define MS_REPLY_TEXT_LENGTH 5
+#define MS_REPLY_TEXT 8
+#define MS_REPLY_NUMBER 0
+#define MS_REPLY_WORDS 64
+
+/* What became of a request. */
+#define MS_CODE_DONE 0
+#define MS_CODE_DAMAGED 1
+#define MS_CODE_IMAGE 2
+#define MS_CODE_REJECTED 3
+#define MS_CODE_HOOK 4
+#define MS_CODE_ARENA 5
+#define MS_CODE_SLOT 6
+#define MS_CODE_KIND 7
+#define MS_CODE_SPENT 8
+#define MS_CODE_FAILED 9
+
+/* Words of a record in a map ring, before its entries. A record never wraps: fillers end a pass of the ring. */
+#define MS_MAP_RECORD_WHAT 0
+#define MS_MAP_RECORD_PROGRAM 1
+#define MS_MAP_RECORD_WORKER 2
+#define MS_MAP_RECORD_EPOCH 3
+#define MS_MAP_RECORD_T_BEGIN 4
+#define MS_MAP_RECORD_T_END 5
+#define MS_MAP_RECORD_ELIGIBLE 6
+#define MS_MAP_RECORD_OBSERVED 7
+#define MS_MAP_RECORD_THROTTLED 8
+#define MS_MAP_RECORD_LOST 9
+#define MS_MAP_RECORD_FAULTED 10
+#define MS_MAP_RECORD_REFUSED 11
+#define MS_MAP_RECORD_ENTRIES 12
+#define MS_MAP_RECORD_SUM 13
+#define MS_MAP_RECORD_WORDS 14
+
+/* Kinds of a record in a map ring. */
+#define MS_MAP_RECORD_KIND_FILLER 0
+#define MS_MAP_RECORD_KIND_AGGREGATE 1
+#define MS_MAP_RECORD_KIND_STATE 2
+
 #define MS_SUMMARY_CHUNK 16  /* summary records are freed in chunks of this many */
+#define MS_SLOTS 32  /* lines of the slot table; slot s is bit s of `by` */
+#define MS_MAP_CHUNKS 0x80u  /* a map ring is freed in so many pieces */
+#define MS_MERGED_WORKERS 0xffffffffu  /* worker of a merged record */
 #define MS_CLOCK_FITS 112  /* clock fits kept in the status page */
 
 /* The header page; its last four bytes are the CRC-32 of those before. */
@@ -219,6 +306,11 @@ struct ms_ring_row {
 #define MS_HEADER_RESERVED 0x8cu
 #define MS_HEADER_HOST_BYTES 0x90u
 #define MS_HEADER_NAME 0x98u
+#define MS_HEADER_PROGRAM_SLOTS 0xd8u
+#define MS_HEADER_TELEMETRY 0xdcu
+#define MS_HEADER_IMAGE_BYTES 0xe0u
+#define MS_HEADER_MAP_BYTES 0xe8u
+#define MS_HEADER_ARENA_BYTES 0xf0u
 #define MS_PAGE 0x1000u
 #define MS_MAGIC "MEGASCOP"
 #define MS_SCHEMA_HASH "c214c78906d188f9bcc2973e237a6a86fe53a3f4c5e0af1c12eb4741b4575f8e"

@@ -26,14 +26,14 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
   Source source;
   Outbox outbox;
   bool worker = threadIdx.x == 0, running = true;
+  hooks.open(shared.hooks, threadIdx.x);
   if (worker) {
-    hooks.open(shared.hooks);
     source.open(deadline);
     outbox.open(shared.mailbox);
   }
   for (;;) {
+    hooks.refresh();
     if (worker) {
-      hooks.refresh();
       shared.work = running ? source.next(hooks) : Work{0, 0, 0};
     }
     together();
@@ -41,17 +41,15 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
     if (work.task == 0) break;
     const Task& task = engine.tasks[work.task];
     u64 began = 0;
-    if (worker) {
-      hooks.start(work.task, work.iteration, work.ready);
-      if (engine.faulty) began = device_time();
-    }
+    hooks.start(work.task, work.ready);
+    if (worker && engine.faulty) began = device_time();
     execute(task, work.iteration);
     together();
     if (worker) {
       if (engine.faulty) stretch(task.task_class, work.iteration, began, deadline);
       hooks.done();
       running = outbox.send(work.task, task, work.iteration, source.patience);
-      hooks.complete(work.task, work.iteration);  // nobody waits for it any more
+      hooks.complete(work.iteration);  // nobody waits for it any more
     }
   }
   if (worker) hooks.close();
@@ -67,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() 
   u64 deadline = device_time() + engine.limit_ns;
   __syncthreads();  // the last one: from here on the roles part
 #if MS_HOOKS == MS_HOOKS_QUEUE
-  if (threadIdx.x == 0) shared.hooks.mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+  const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+  if (threadIdx.x == 0) shared.hooks.compute.words.mask = shared.hooks.scheduler.words.mask = mask;
   __syncthreads();
 #endif
   if (threadIdx.x < COMPUTE_THREADS) {
@@ -78,12 +77,45 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() 
     scheduler.run();
   } else {
 #if MS_HOOKS == MS_HOOKS_QUEUE
-    Monitor(shared.monitor, shared.hooks, deadline).run();
+    Monitor monitor(shared.monitor, blockIdx.x, deadline);
+    monitor.watch(shared.hooks.compute, true, compute_worker(), mask);
+    monitor.watch(shared.hooks.scheduler, false, scheduler_worker(), mask);
+    monitor.run();
 #endif
   }
 }
 
-/// Shared memory of a block beside the operators' own, which comes first.
+#if MS_HOOKS == MS_HOOKS_DEVICE
+/// The monitors, launched before the megakernel: one warp a block, for every gridDim-th worker. A block of theirs fits
+/// beside one of the megakernel's.
+extern "C" __global__ void __launch_bounds__(32, 1) monitors() {
+  using namespace ms;
+  __shared__ MonitorShared shared;
+  u32* words = reinterpret_cast<u32*>(&shared);
+  for (u32 i = threadIdx.x; i < sizeof(shared) / 4; i += 32) words[i] = 0;
+  __syncwarp();
+  const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+  Monitor monitor(shared, blockIdx.x, device_time() + engine.limit_ns);
+#pragma unroll 1
+  for (u32 worker = blockIdx.x; worker < 2 * engine.blocks; worker += gridDim.x) {
+    const bool compute = worker < engine.blocks;
+    HookQueues& queues = static_cast<HookQueues*>(engine.hook_queues)[compute ? worker : worker - engine.blocks];
+    if (compute)
+      monitor.watch(queues.compute, true, worker, mask);
+    else
+      monitor.watch(queues.scheduler, false, worker, mask);
+  }
+  monitor.run();
+}
+#endif
+
+/// Sizes in bytes that the host allocates by; `struct Sizes` of capture/engines/cuda/monitors.py, in its order.
 extern "C" {
-__constant__ unsigned shared_bytes = sizeof(ms::BlockShared);
+__constant__ unsigned sizes[] = {
+    sizeof(ms::BlockShared),  // of a block's shared memory, beside the operators' own, which comes first
+#if MS_MONITORED
+    sizeof(ms::HookQueues), sizeof(ms::Programs),     sizeof(ms::Running), sizeof(ms::Book),
+    sizeof(ms::VmDeep),     sizeof(ms::MonitorShared), ms::EXPORT_WORDS * 8, ms::PLACES, ms::WATCHED,
+#endif
+};
 }

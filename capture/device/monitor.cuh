@@ -1,262 +1,256 @@
-// The monitor warp: drains the queues of its block's two workers, completes records to rows, and accounts for every
-// sequence number. It never makes a worker wait.
-//
-// Per worker and hook:  observed + lost = eligible,  written + ring_lost = observed  (the recorder asks for every row),
-// and per worker:       seq_to - seq_from = dequeued + lost.
-// All are cut at the same place in the worker's sequence, between two batches: at an epoch's end, when the mask has
-// changed, and at the end. What cannot be cut exactly just now (losses behind records not yet taken) or has no room in
-// the summary ring is cut later: that record then spans several epochs.
+// The monitor warp: drains its workers' queues, completes records to rows, lets programs see them, writes what is to be
+// exported, and accounts for every sequence number. It never makes a worker wait.
 #pragma once
-#include "hooks.cuh"
-#include "completion.cuh"
-#include "rows.cuh"
-#include "summaries.cuh"
+#include "engine.cuh"
 
-#if MS_HOOKS == MS_HOOKS_QUEUE
+#if MS_MONITORED
+#include "changes.cuh"
+#include "completion.cuh"
+#include "exports.cuh"
 
 namespace ms {
 
 constexpr u64 BEAT_NS = 250000;         // heartbeat, and publication of rows that wait for company
-constexpr u64 CONTROL_NS = 64000;       // a look for a new mask
+constexpr u32 FEW = 16;                 // events in a look at all workers: fewer are worth waiting for company
+constexpr u32 SHORTEST_NAP_NS = 250;    // between looks; a look costs the workers of its multiprocessor some cycles
+constexpr u32 LONGEST_NAP_NS = 8000;    // much less than it takes to fill a queue
 constexpr u64 LAST_CUT_NS = 200000000;  // how long the last cut waits for room in the summary ring
+constexpr u64 LAST_EXPORT_NS = 1000000000;  // and the last export for the host
 constexpr u64 GRACE_NS = 1000000000;    // after the deadline, for workers to leave in order
-constexpr u64 PING_NS = 20000;          // how long a burst of the host's pings is listened for
 constexpr u32 PUBLISH_ROWS = 512;       // rows that may be written before their publication is due
-constexpr u32 CONTROL_MASK = (1u << 24) - 1;
 
-struct MonitorShared {
-  RowGroup stage[2];
-  u32 observed[2][HOOKS];  // by worker and hook, in the interval that is open
-  u32 refused[2][HOOKS];   // of those: the ring was full
-  u32 booked[2][HOOKS];    // losses that closed intervals account for, ever
-  u64 record[MS_SUMMARY_WORDS];
-};
-
-/// One worker as its monitor knows it.
-struct Watched {
-  Consumer queue;
-  u32 worker, index;  // index: 0 compute, 1 scheduler
-  u64 dequeued;       // ever
-  u64 cut_seq, cut_dequeued, cut_t, due;
-  bool early;  // a cut is asked for before the epoch ends
-
-  MS_DEVICE void open(u32 id, u32 i, u64 now) {
-    worker = id, index = i;
-    cut_seq = 1, dequeued = cut_dequeued = 0;
-    cut_t = now, due = (now / engine.epoch_ns + 1) * engine.epoch_ns;
-    early = false;
-  }
-  MS_DEVICE void cut_early() { early = true, due = 0; }
-};
-
-struct Monitor {
-  MonitorShared& shared;
-  HookShared& hooks;
+struct Monitor : Changing {
   RowWriter rows;
-  SummaryWriter summaries;
-  Watched here, other;  // the two workers, in turn, so that the code for one stands once
-  u64* cursor;
-  u64 now, deadline, last_beat, last_control, last_publish, pinged;
-  u32 sm, control, asked, latched;
-  bool switching;  // the workers fire by the mask asked for; the cut that separates it from the old one is to come
+  Accounts accounts;
+  ExportWriter out;
+  u64 deadline, last_beat, last_publish;
+  u32 nap;
+  u32 exporting;  // places of programs that run and have an epoch to export
+  u32 epochs;     // that its workers have ended, all together
 
-  MS_DEVICE Monitor(MonitorShared& s, HookShared& h, u64 until) : shared(s), hooks(h) {
-    now = last_publish = warp_time();
+  MS_DEVICE Monitor(MonitorShared& s, u32 i, u64 until) : Changing(s, i), accounts(s, i) {
     deadline = __shfl_sync(FULL_WARP, until, 0);
-    rows.open(s.stage);
-    summaries.open();
-    here.queue.open(h.compute);
-    here.open(compute_worker(), 0, now);
-    other.queue.open(h.scheduler);
-    other.open(scheduler_worker(), 1, now);
-    cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
-    last_beat = last_control = pinged = 0;
-    sm = multiprocessor();
-    control = asked = hooks.mask;  // as launched; it belongs to no commit byte yet
-    latched = 0;
-    switching = false;
+    rows.open(s.stage, i);
+    out.open(i);
+    last_publish = now;
+    last_beat = 0;
+    exporting = epochs = 0;
+    nap = SHORTEST_NAP_NS;
   }
 
-  /// Until both workers have left and everything is told.
+  /// One more worker to watch. mask: hooks that are recorded from the start; it belongs to no commit byte yet.
+  template <u32 SLOTS>
+  MS_DEVICE void watch(Queue<SLOTS>& queue, bool tasks, u32 worker, u32 mask) {
+    Watched w;
+    w.queue.open(queue, tasks);
+    w.open(worker, now);
+    control = asked = party.recorded = party.hooks = mask;
+    if (lane_id() == 0) w.queue.set_mask(mask);
+    put(w, workers++);
+  }
+
+  /// Until all workers have left and everything is told.
   MS_DEVICE void run() {
     bool left = false, last = false;
     u64 patience = 0;
     for (;;) {
       now = warp_time();
-      u32 got = 0;
       bool beat = now - last_beat >= BEAT_NS || last;
-#pragma unroll 1
-      for (u32 i = 0; i < 2; i++) {
-        got += drain(here);
-        if (now >= here.due) cut(here);
-        if (beat) tell_worker(here);
-        swap();
-      }
+      u32 got = visit(beat);
       if (beat) tell_monitor();
-      if (switching && !here.early && !other.early) acknowledge();
-      if (now - last_control >= CONTROL_NS) follow_control();
+      if (sharing) follow_shared();
+      if (exporting | leaving) export_some();
+      if (step != SWITCH_NONE || now - last_control >= CONTROL_NS) follow_control();
       if (rows.head - rows.published >= PUBLISH_ROWS || now - last_publish >= BEAT_NS || last) {
         rows.publish();
         last_publish = now;
       }
-      if (last && ((!here.early && !other.early) || now >= patience)) return;
-      if (got) continue;
-      if (last || now >= deadline + GRACE_NS) {
+      if (last && step == SWITCH_NONE && !leaving) return;
+      if (last && now >= patience) return;
+      if (got && !last) {
+        nap = got < FEW ? min(2 * nap, LONGEST_NAP_NS) : SHORTEST_NAP_NS;
+        if (got < FEW) __nanosleep(nap);
+        continue;
+      }
+      if (!last && (left || now >= deadline + GRACE_NS)) {  // nothing came since: the last cut
         last = true;
-        __nanosleep(1000);
-      } else if (left) {  // and nothing came since: the last cut
-        last = true;
-        here.cut_early(), other.cut_early();
-        patience = now + LAST_CUT_NS;
+        patience = now + (party.active | leaving ? LAST_EXPORT_NS : LAST_CUT_NS);
+        ending = true;
+        cut_all();
+      } else if (!last) {
+        left = all_left();
+        nap = min(2 * nap, LONGEST_NAP_NS);
+        if (!left) __nanosleep(nap);
       } else {
-        bool one = here.queue.left(), two = other.queue.left();
-        left = one && two;
-        if (!left) __nanosleep(100);
+        __nanosleep(1000);
       }
     }
   }
 
  private:
-  MS_DEVICE void swap() {
-    Watched w = here;
-    here = other;
-    other = w;
+  /// A look at every worker. Returns the events that were dequeued.
+  MS_DEVICE u32 visit(bool beat) {
+    u32 got = 0;
+#pragma unroll 1
+    for (u32 i = 0; i < workers; i++) {
+      Watched w = get(i);
+      got += drain(w, i);
+      if (now >= w.due) close(w, i);
+      if (beat) tell_worker(w);
+      put(w, i);
+    }
+    return got;
   }
 
-  MS_DEVICE u32 drain(Watched& w) {
+  MS_DEVICE u32 drain(Watched& w, u32 i) {
     Record r;
-    u32 n = w.queue.take(r);
-    if (n == 0) return 0;
-    bool mine = lane_id() < n;
-    u64 seq = w.queue.seq(r);
+    const Taken took = w.queue.take(r);
+    if (took.records == 0) return 0;
+    const bool mine = took.events >> lane_id() & 1;
+    const u64 seq = w.queue.seq(r);
     ms_ring_row row;
-    complete(r, w.worker, sm, now, seq, row);
-    u32 room = rows.admit(n, now);
-    if (mine) atomicAdd(&shared.observed[w.index][r.hook & (HOOKS - 1)], 1);
-    if (mine && lane_id() >= room) atomicAdd(&shared.refused[w.index][r.hook & (HOOKS - 1)], 1);
-    w.dequeued += n;
-    w.queue.release(n, __shfl_sync(FULL_WARP, seq, n - 1));
-    rows.append(room, row);
-    return n;
+    complete(r, w.worker, w.queue.sm(), now, seq, row);
+    const u32 hook = r.hook & (HOOKS - 1);
+    row.by = mine && party.recorded >> hook & 1 ? RECORDER_BIT : 0;
+    if (party.active) run_programs(row, took.events);
+    const u32 exported = __ballot_sync(FULL_WARP, mine && row.by), n = __popc(exported);
+    const u32 rank = __popc(exported & lanes_below()), room = n ? rows.admit(n, now) : 0;
+    const bool out_goes = mine && row.by && rank < room;
+    if (mine && row.by & RECORDER_BIT) {
+      atomicAdd(&shared.observed[i][hook], 1);
+      if (!out_goes) atomicAdd(&shared.refused[i][hook], 1);
+    }
+    if (party.active && mine && row.by && !out_goes) refuse(row.by, w.worker, hook);
+    const u32 claimed = __ballot_sync(FULL_WARP, mine && party.hooks >> hook & 1);
+    const u32 all = took.events | took.unwanted;
+    w.dequeued += __popc(all);
+    w.unclaimed += __popc(all) - __popc(claimed);
+    w.queue.release(took.records, __shfl_sync(FULL_WARP, seq, 31 - __clz(all)));
+    if (n) rows.append(out_goes, rank, room, row);
+    return __popc(all);
   }
 
-  /// Close the open interval of a worker, if that is possible just now.
-  MS_DEVICE void cut(Watched& w) {
-    u32 lane = lane_id() & (HOOKS - 1);
-    u32 lost = w.queue.lost(), all = __reduce_add_sync(FULL_WARP, lost);
-    u32 behind = all - static_cast<u32>(w.queue.next - 1 - w.dequeued);  // lost after the last that was dequeued
-    if (behind && !w.queue.empty()) return;  // records stand between: after them
-    u32 hook_lost = __shfl_sync(FULL_WARP, lost, lane) - shared.booked[w.index][lane];
-    u32 observed = shared.observed[w.index][lane], refused = shared.refused[w.index][lane];
-    u32 fired = __ballot_sync(FULL_WARP, lane_id() < HOOKS && observed + hook_lost != 0);
-    if (!summaries.room(1 + __popc(fired))) {
-      w.due = now + BEAT_NS;
+  // --- programs ---------------------------------------------------------------------------------------------------
+
+  MS_DEVICE VmDeep& deep() const { return static_cast<VmDeep*>(engine.deep)[index]; }
+
+  /// Every program sees the rows of `lanes`; row.by gets the bits of those that emit them.
+  MS_DEVICE void run_programs(ms_ring_row& row, u32 lanes) {
+    u64(*to)[32] = shared.scratch.row;
+    const u32 lane = lane_id();
+    to[0][lane] = row.t, to[1][lane] = row.seq, to[2][lane] = row.task, to[3][lane] = row.aux;
+    to[4][lane] = row.request | static_cast<u64>(row.step) << 32;
+    to[5][lane] = row.dep | static_cast<u64>(row.comm) << 32;
+    to[6][lane] = row.tile | static_cast<u64>(row.task_class) << 32 | static_cast<u64>(row.worker) << 48;
+    to[7][lane] = row.sm | static_cast<u64>(row.peer) << 16 | static_cast<u64>(row.hook) << 32 |
+                  static_cast<u64>(row.dep_class) << 40 | static_cast<u64>(row.flags) << 48 |
+                  static_cast<u64>(row.rank) << 56;
+    __syncwarp();
+    Lanes<u32> by;
+    by[lane] = row.by;
+#pragma unroll 1
+    for (u32 left = party.active; left; left &= left - 1)
+      vm_batch(party.running[__ffs(left) - 1].vm, shared.scratch, deep(), lanes, by);
+    row.by = by[lane];
+  }
+
+  /// A row that programs asked for found the ring full.
+  MS_DEVICE void refuse(u32 by, u32 worker, u32 hook) {
+#pragma unroll 1
+    for (u32 left = party.active; left; left &= left - 1) {
+      const u32 place = __ffs(left) - 1;
+      if (by & party.running[place].vm.bit) atomicAdd(&book_of(place, worker).refused[hook], 1);
+    }
+  }
+
+  /// The epoch hook of a worker: a row for programs only.
+  MS_DEVICE void fire_epoch(const Watched& w) {
+    ms_ring_row row = {};
+    row.t = now, row.aux = w.cut_t;
+    row.worker = w.worker, row.sm = w.queue.sm(), row.peer = MS_PEER_NONE, row.hook = MS_HOOK_EPOCH;
+    run_programs(row, 1);
+  }
+
+  /// Close a worker's interval; at an epoch's end its programs' epochs too.
+  MS_DEVICE void close(Watched& w, u32 i) {
+    const bool epoch = now / engine.epoch_ns > w.cut_t / engine.epoch_ns;
+    if (epoch && party.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
+    if (!accounts.cut(w, i, now, party)) return;
+    if (uncut) uncut--;
+    if (!epoch) return;
+    epochs++;
+    exporting |= party.active;
+#pragma unroll 1
+    for (u32 left = party.active; left; left &= left - 1) {
+      const u32 place = __ffs(left) - 1;
+      close_part(party.running[place], w.worker, book_of(place, w.worker), now);
+    }
+    if (lane_id() == 0) store_release_device(&engine.progress[index].epochs, epochs / workers);
+  }
+
+  /// One step of exporting, if the host has room. What a place's parts hold goes out part after part.
+  MS_DEVICE void export_some() {
+    if (!out.room(now)) {
+      out.publish();
       return;
     }
-    w.queue.next += behind;
-    u64 epoch = w.cut_t / engine.epoch_ns, last = now / engine.epoch_ns;
-    u64 when = epoch | (last - epoch + w.early) << 48;
-    w.early = false;
-    __syncwarp();
-    if (lane_id() == 0) {
-      u64* r = shared.record;
-      for (u32 i = 0; i < MS_SUMMARY_WORDS; i++) r[i] = 0;
-      r[MS_SUMMARY_WHAT] = MS_RECORD_INTERVAL | static_cast<u64>(w.worker) << 32;
-      r[MS_SUMMARY_EPOCH] = when;
-      r[MS_SUMMARY_T_BEGIN] = w.cut_t;
-      r[MS_SUMMARY_T_END] = now;
-      r[MS_SUMMARY_SEQ_FROM] = w.cut_seq;
-      r[MS_SUMMARY_SEQ_TO] = w.queue.next;
-      r[MS_SUMMARY_DEQUEUED] = w.dequeued - w.cut_dequeued;
-      r[MS_SUMMARY_INTERVAL_LOST] = w.queue.next - w.cut_seq - (w.dequeued - w.cut_dequeued);
+#pragma unroll 1
+    for (u32 left = exporting | leaving; left; left &= left - 1) {
+      const u32 place = __ffs(left) - 1;
+      const bool leaves = leaving >> place & 1;
+      for (u32 i = 0; i < workers; i++)
+        if (export_part(place, worker(i), leaves)) return;
+      if (index == 0 && export_part(place, SHARED_PART, leaves)) return;
+      exporting &= ~(1u << place);
+      leaving &= ~(1u << place);
     }
-    summaries.write(shared.record);
-    for (u32 hooks_left = fired; hooks_left; hooks_left &= hooks_left - 1) {
-      u32 hook = __ffs(hooks_left) - 1;
-      u32 seen = __shfl_sync(FULL_WARP, observed, hook), gone = __shfl_sync(FULL_WARP, hook_lost, hook);
-      u32 out = __shfl_sync(FULL_WARP, refused, hook);
-      if (lane_id() == 0) {
-        u64* r = shared.record;  // EPOCH to SEQ_TO stay as they are
-        for (u32 i = MS_SUMMARY_ELIGIBLE; i < MS_SUMMARY_WORDS; i++) r[i] = 0;
-        r[MS_SUMMARY_WHAT] =
-            MS_RECORD_COVERAGE | hook << 8 | MS_PROGRAM_RECORDER << 16 | static_cast<u64>(w.worker) << 32;
-        r[MS_SUMMARY_ELIGIBLE] = seen + gone;
-        r[MS_SUMMARY_OBSERVED] = seen;
-        r[MS_SUMMARY_LOST] = gone;
-        r[MS_SUMMARY_EMITTED] = seen;
-        r[MS_SUMMARY_WRITTEN] = seen - out;
-        r[MS_SUMMARY_RING_LOST] = out;
-      }
-      summaries.write(shared.record);
-    }
-    summaries.publish();
-    if (lane_id() < HOOKS) {
-      shared.booked[w.index][lane] = lost;
-      shared.observed[w.index][lane] = shared.refused[w.index][lane] = 0;
-    }
-    __syncwarp();
-    w.cut_seq = w.queue.next, w.cut_dequeued = w.dequeued, w.cut_t = now, w.due = (last + 1) * engine.epoch_ns;
+    out.publish();
   }
 
-  /// A new mask: tell the workers, wait until both fire by it, cut there, acknowledge.
-  MS_DEVICE void follow_control() {
-    last_control = now;
-    if (blockIdx.x == 0) poll_host();
-    if (switching) return;
-    asked = __shfl_sync(FULL_WARP, load_device(&engine.run->control.word), 0);
-    if (asked == control) return;
-    u32 mask = asked & CONTROL_MASK;
-    if (lane_id() == 0) store_shared(shared_address(&hooks.mask), mask);
-    bool one = here.queue.left(), two = other.queue.left();
-    bool follow = (one || here.queue.seen_mask() == mask) && (two || other.queue.seen_mask() == mask);
-    if (!__all_sync(FULL_WARP, follow)) return;
-    switching = true;
-    here.cut_early(), other.cut_early();
+  /// Something of a part. False: all is out.
+  MS_DEVICE bool export_part(u32 place, u32 worker, bool leaves) {
+    const Running& r = party.running[place];
+    Book& b = book_of(place, worker);
+    if (worker == SHARED_PART && leaves && b.stage == LEAVE_CLOSE && !all_went_over()) return true;
+    if (worker == SHARED_PART && !leaves && !vm_followed(r.vm)) return true;
+    return leaves ? out.leave(r, place, worker, b, now) : out.epoch(r, place, worker, b);
   }
 
-  MS_DEVICE void acknowledge() {
-    switching = false;
-    control = asked;
-    if (lane_id() == 0) {
-      store_host(cursor + MS_CURSOR_MASK, asked & CONTROL_MASK);
-      store_host(cursor + MS_CURSOR_ACK, asked >> 24);
+  /// No monitor runs a program any more that this one has seen leave.
+  MS_DEVICE bool all_went_over() const {
+    bool went = true;
+    for (u32 m = lane_id(); m < engine.monitors; m += 32)
+      went &= ending || static_cast<int>(load_acquire_device(&engine.progress[m].change) - change) >= 0;
+    return __all_sync(FULL_WARP, went);
+  }
+
+  /// Shared maps: the elected monitor ends their epoch when all monitors have ended their workers'; each follows.
+  MS_DEVICE void follow_shared() {
+#pragma unroll 1
+    for (u32 left = sharing; left; left &= left - 1) {
+      const u32 place = __ffs(left) - 1;
+      const Running& r = party.running[place];
+      if (index == 0 && due_shared(r)) close_part(r, SHARED_PART, book_of(place, SHARED_PART), now);
+      if (load_acquire(r.vm.arena + PART_CLOSED) == load_acquire(r.vm.part(worker(0)) + PART_SHARED)) continue;
+      for (u32 i = 0; i < workers; i++) vm_follow(r.vm, r.vm.part(worker(i)));
     }
   }
 
-  /// The elected monitor alone reads the host's control page (two microseconds over PCIe) and hands it on in device
-  /// memory. Its words are only taken when the commit byte beside them has changed.
-  MS_DEVICE void poll_host() {
-    u64 bytes = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_COMMIT));
-    u64 stop = load_host(engine.host + HOST_STOP);
-    u64 ping = load_host(engine.host + HOST_PING);
-    answer(__shfl_sync(FULL_WARP, ping, 0));
-    bytes = __shfl_sync(FULL_WARP, bytes, 0);
-    stop = __shfl_sync(FULL_WARP, stop, 0);
-    u32 commit = bytes & 0xff;
-    if ((stop || (bytes >> 8 * (MS_CONTROL_STOP - MS_CONTROL_COMMIT) & 0xff)) && lane_id() == 0)
-      store_device(&engine.run->stop.word, 1);
-    if (commit == latched) return;
-    latched = commit;
-    fence_system();
-    u32 mask = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_MASK)) & engine.exported;
-    if (lane_id() == 0) store_device(&engine.run->control.word, (mask & CONTROL_MASK) | commit << 24);
-    __syncwarp();
+  MS_DEVICE bool due_shared(const Running& r) const {
+    u32 least = 0xffffffff;
+    for (u32 m = lane_id(); m < engine.monitors; m += 32) least = min(least, load_acquire_device(&engine.progress[m].epochs));
+    least = __reduce_min_sync(FULL_WARP, least);
+    u32 done = static_cast<u32>(r.vm.arena[PART_CLOSED] + r.vm.arena[PART_KEPT]);
+    return static_cast<int>(least - done) > 0;
   }
 
-  /// A reading of both clocks: the host pings, and takes the best of a burst's round trips.
-  MS_DEVICE void answer(u64 ping) {
-    if (ping == pinged) return;
-    u64 until = warp_time() + PING_NS;
-    while (ping != pinged || warp_time() < until) {
-      if (ping != pinged && lane_id() == 0) {
-        store_host(engine.host + HOST_PING_TIME, device_time());
-        fence_system();
-        store_host(engine.host + HOST_PING_ECHO, ping);
-      }
-      pinged = ping;
-      ping = __shfl_sync(FULL_WARP, load_host(engine.host + HOST_PING), 0);
-    }
+  MS_DEVICE bool all_left() const {
+    bool left = true;
+    for (u32 i = 0; i < workers; i++) left &= shared.watched[i].queue.left();
+    return left;
   }
+
+  // --- words for everyone -----------------------------------------------------------------------------------------
 
   MS_DEVICE void tell_monitor() {
     last_beat = now;

@@ -66,12 +66,33 @@ MS_DEVICE void store_shared(u32 address, u32 v) {
   asm volatile("st.relaxed.cta.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
+MS_DEVICE uint2 load_shared_8(u32 address) {
+  uint2 v;
+  asm volatile("ld.relaxed.cta.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+
+/// Predicated, so that no warp branches over it.
+MS_DEVICE void store_shared_if(u32 really, u32 address, u32 v) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.relaxed.cta.shared.u32 [%0], %1; }" ::"r"(address), "r"(v),
+               "r"(really)
+               : "memory");
+}
+
 /// One 16-byte access: a reader sees all of it or none. (A v4 access is four accesses in the memory model.)
 MS_DEVICE void store_shared_16(u32 address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile(
       "{ .reg .b64 lo, hi; .reg .b128 v; mov.b64 lo, {%1, %2}; mov.b64 hi, {%3, %4}; mov.b128 v, {lo, hi};"
       "  st.relaxed.cta.shared.b128 [%0], v; }" ::"r"(address),
       "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+MS_DEVICE void store_shared_16_if(u32 really, u32 address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 v; .reg .pred p; setp.ne.u32 p, %5, 0; mov.b64 lo, {%1, %2};"
+      "  mov.b64 hi, {%3, %4}; mov.b128 v, {lo, hi}; @p st.relaxed.cta.shared.b128 [%0], v; }" ::"r"(address),
+      "r"(x), "r"(y), "r"(z), "r"(w), "r"(really)
       : "memory");
 }
 
@@ -106,6 +127,26 @@ MS_DEVICE uint4 load_device_16(const void* p) {
   return r;
 }
 
+MS_DEVICE void store_device_16_if(u32 really, void* p, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile(
+      "{ .reg .b64 lo, hi; .reg .b128 v; .reg .pred p; setp.ne.u32 p, %5, 0; mov.b64 lo, {%1, %2};"
+      "  mov.b64 hi, {%3, %4}; mov.b128 v, {lo, hi}; @p st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(p),
+      "r"(x), "r"(y), "r"(z), "r"(w), "r"(really)
+      : "memory");
+}
+
+MS_DEVICE uint2 load_device_8(const void* p) {
+  uint2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE void store_device_if(u32 really, u32* p, u32 v) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p st.relaxed.gpu.global.u32 [%0], %1; }" ::"l"(p), "r"(v),
+               "r"(really)
+               : "memory");
+}
+
 MS_DEVICE u32 load_device(const u32* p) {
   u32 v;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -124,6 +165,16 @@ MS_DEVICE void store_device(u32* p, u32 v) {
 
 MS_DEVICE void store_device(u64* p, u64 v) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+MS_DEVICE u32 load_acquire_device(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE void store_release_device(u32* p, u32 v) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
 /// Everything that this thread has seen or written before is visible in the device before what it writes after; and

@@ -36,11 +36,11 @@ struct RowWriter {
   u32 first, slot, pass;  // of the group being staged: its first row in the block, the block's place, the ring's turn
   bool opened;            // the block's generation says that it is being written
 
-  MS_DEVICE void open(RowGroup* groups) {
+  MS_DEVICE void open(RowGroup* groups, u32 monitor) {
     stage = groups;
-    ring = engine.rings + static_cast<u64>(blockIdx.x) * engine.ring_blocks * engine.block_bytes;
-    cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
-    tail_byte = engine.control + MS_CONTROL_TAILS + blockIdx.x;
+    ring = engine.rings + static_cast<u64>(monitor) * engine.ring_blocks * engine.block_bytes;
+    cursor = engine.cursors + monitor * MS_CURSOR_WORDS;
+    tail_byte = engine.control + MS_CONTROL_TAILS + monitor;
     head = published = freed = tail_read = ring_lost = 0;
     first = slot = pass = 0;
     opened = false;
@@ -62,10 +62,10 @@ struct RowWriter {
     return room;
   }
 
-  /// Lane i < n stages the row that follows i rows later.
-  MS_DEVICE void append(u32 n, const ms_ring_row& row) {
-    u32 at = (static_cast<u32>(head) & 63) + lane_id();
-    if (lane_id() < n) stage[at >> 5 & 1].put(at & 31, row);
+  /// n lanes stage one row each, the rank-th of them the row that follows rank rows later.
+  MS_DEVICE void append(bool active, u32 rank, u32 n, const ms_ring_row& row) {
+    u32 at = (static_cast<u32>(head) & 63) + rank;
+    if (active) stage[at >> 5 & 1].put(at & 31, row);
     __syncwarp();
     bool full = (head & 31) + n >= 32;
     u32 parity = static_cast<u32>(head) >> 5 & 1;

@@ -13,10 +13,10 @@ struct SummaryWriter {
   const u8* tail_byte;
   u64 head, freed;  // records written; chunks that the reader has given back
 
-  MS_DEVICE void open() {
-    ring = engine.summaries + static_cast<u64>(blockIdx.x) * engine.summary_rows * MS_SUMMARY_WORDS;
-    cursor = engine.cursors + blockIdx.x * MS_CURSOR_WORDS;
-    tail_byte = engine.control + MS_CONTROL_TAILS + engine.monitors + blockIdx.x;
+  MS_DEVICE void open(u32 monitor) {
+    ring = engine.summaries + static_cast<u64>(monitor) * engine.summary_rows * MS_SUMMARY_WORDS;
+    cursor = engine.cursors + monitor * MS_CURSOR_WORDS;
+    tail_byte = engine.control + MS_CONTROL_TAILS + engine.monitors + monitor;
     head = freed = 0;
   }
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ...store.errors import Refused
 from ...store.tables import RING_ROW
-from .layout import WORD, Cursor, Policy
 from .reader import SegmentReader, Truncated
+from .words import WORD, Cursor, Policy
 
 COPY_BYTES = 1 << 24
 """Blocks copied at once."""

@@ -11,11 +11,12 @@ The file is a sequence of areas, each on its own pages. All integers are little-
     summary   one ring of 128-byte records per monitor: intervals and coverage
     ring      one ring of blocks per monitor: event rows by column
     host      one byte ring: requests, request sets and membership, told by the engine's host side
+    programs  where the engine runs programs: see `program_words`
 
 Only the engine maps the file. Everyone else reads by `pread` and writes by `pwrite`, so that a file truncated under
 them is a short read and not a SIGBUS. What they write must therefore be right even if it becomes visible byte by
 byte: a tail is one byte (blocks freed, modulo 256; a ring has at most 255 blocks), and the control words are latched
-by the engine only when the commit byte beside them changes.
+by the engine only when the commit byte beside them changes. What the words of each area mean stands in `words`.
 """
 
 from __future__ import annotations
@@ -23,155 +24,14 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from functools import cached_property
 
 from ...store.errors import Refused, Usage
 from ...store.tables import ABI_MAJOR, ABI_MINOR, EVENT_ROW, HOOKS, MAX_WORKERS, RING_ROW, schema_hash
+from .program_words import MAP_CHUNKS, SLOTS, Reply, Slot
+from .words import BLOCK_HEADER, CHUNK, MAX_BLOCKS, PAGE, WORD, Clock, Control, Cursor, Policy, Summary, Worker
 
 MAGIC = b"MEGASCOP"
-PAGE = 4096
-WORD = 8
-BLOCK_HEADER = 64
-CHUNK = 16
-"""Summary records are freed in chunks of this many."""
-MAX_BLOCKS = 255
-FITS = 112
-"""Clock fits kept in the status page, newest replacing oldest."""
-SIDE_ENTRY = struct.Struct("<32sIIQQ8x")
-SIDE_JSON, SIDE_ARROW = 1, 2
-
-
-class Clock(IntEnum):
-    """What device time is."""
-
-    VIRTUAL = 0
-    GLOBALTIMER = 1
-    MONOTONIC = 2
-
-
-class Policy(IntEnum):
-    """What happens to a row when the ring is full."""
-
-    DROP = 0
-    OVERWRITE = 1
-    WAIT = 2
-
-
-class State(IntEnum):
-    """What the engine says of itself."""
-
-    STARTING = 1
-    RUNNING = 2
-    ENDED = 3
-    FAILED = 4
-
-
-class Status(IntEnum):
-    """Words of the status page; written by the engine's host side alone."""
-
-    STATE = 0
-    HEARTBEAT = 1
-    """CLOCK_REALTIME, ns"""
-    T_NOW = 2
-    """device time, ns"""
-    STEP = 3
-    HOST_BASE = 4
-    """oldest byte of the host ring that begins a record still whole"""
-    HOST_RESERVED = 5
-    """bytes that may have been touched: written before a record is"""
-    HOST_HEAD = 6
-    """bytes that are whole: written after"""
-    FIT_COUNT = 7
-    """clock fits taken so far"""
-    FIT_FIRST = 64
-    """FITS fits of four words: host ns (CLOCK_REALTIME), device ns, error ns, xor of the three"""
-
-
-class Control(IntEnum):
-    """Byte offsets in the control page; written by the drainer alone."""
-
-    LEASE_PID = 0
-    LEASE_START = 8
-    LEASE_SINCE = 16
-    MASK = 64
-    """u64: bit h set, hook h is recorded"""
-    COMMIT = 128
-    """u8: changed after the words above have been written"""
-    STOP = 129
-    """u8: not zero asks the engine for an orderly end"""
-    TAILS = 4096
-    """u8 per monitor: blocks of its event ring freed, modulo 256; then u8 per monitor: chunks of its summary ring"""
-
-
-class Cursor(IntEnum):
-    """Words of a monitor's line; written by that monitor alone."""
-
-    HEAD = 0
-    """event rows published, monotonic: row r stands in block r // block_rows % blocks, row r % block_rows"""
-    SUMMARY_HEAD = 1
-    """summary records published, monotonic"""
-    HEARTBEAT = 2
-    """device time of the last pass, ns"""
-    EPOCH = 3
-    RING_LOST = 4
-    STALE = 5
-    MASK = 6
-    """hooks recorded now"""
-    ACK = 7
-    """commit byte that the mask belongs to"""
-    WORDS = 32
-
-
-class Worker(IntEnum):
-    """Words of a worker's line. 0 to 7 are written by the worker, 8 to 15 by its monitor."""
-
-    NOW_T = 0
-    """begin of the wait it is in, ns; 0: it does not wait"""
-    NOW_TASK = 1
-    NOW_DEP = 2
-    NOW_SEEN_WANTED = 3
-    NOW_CHECK = 4
-    """xor of the four before: a reader takes the record only if it agrees"""
-    FIRED = 8
-    DEQUEUED = 9
-    LOST = 10
-    WORDS = 16
-
-
-class Record(IntEnum):
-    """Kinds of a summary record."""
-
-    INTERVAL = 1
-    COVERAGE = 2
-
-
-class Summary(IntEnum):
-    """Words of a summary record: 0 to 6 in both kinds, then by kind."""
-
-    STAMP = 0
-    """its index in the stream, from 1; written last"""
-    WHAT = 1
-    """kind | hook << 8 | program << 16 | worker << 32"""
-    EPOCH = 2
-    """epoch | epochs << 48"""
-    T_BEGIN = 3
-    T_END = 4
-    SEQ_FROM = 5
-    SEQ_TO = 6
-    DEQUEUED = 7
-    INTERVAL_LOST = 8
-    UNCLAIMED = 9
-    ELIGIBLE = 7
-    OBSERVED = 8
-    THROTTLED = 9
-    LOST = 10
-    FAULTED = 11
-    EMITTED = 12
-    WRITTEN = 13
-    RING_LOST = 14
-    EMIT_THROTTLED = 15
-    WORDS = 16
 
 
 def _pages(n: int) -> int:
@@ -203,6 +63,11 @@ _HEADER = (
     ("reserved", "I"),
     ("host_bytes", "Q"),
     ("name", "64s"),
+    ("program_slots", "I"),
+    ("telemetry", "I"),
+    ("image_bytes", "Q"),
+    ("map_bytes", "Q"),
+    ("arena_bytes", "Q"),
 )
 HEADER = struct.Struct("<" + "".join(code for _, code in _HEADER))
 HEADER_OFFSETS = {
@@ -222,7 +87,14 @@ _LIMITS = {
     "side_bytes": (0, 1 << 34),
     "side_entries": (0, 64),
     "host_bytes": (PAGE, 1 << 32),
+    "program_slots": (0, SLOTS - 1),
+    "telemetry": (0, (1 << 32) - 1),
+    "image_bytes": (0, 1 << 28),
+    "map_bytes": (0, 1 << 30),
+    "arena_bytes": (0, 1 << 40),
 }
+MAP_LEAST = 1 << 16
+"""Bytes of a map ring that takes the largest value, four times."""
 ALL_HOOKS = sum(1 << h.id for h in HOOKS)
 
 
@@ -232,6 +104,9 @@ class Layout:
 
     block_rows: rows of a block, a multiple of 64, so that every column begins on a 64-byte line. blocks: per monitor.
     summary_rows: records per monitor, a multiple of CHUNK. exported: bit h set, the engine fires hook h.
+    program_slots: programs that can be attached at once, 0: none, and there is no area for them. image_bytes: for the
+    programs themselves; map_bytes: of one monitor's map ring; arena_bytes: for what maps hold; telemetry: bytes of
+    exports per second of device time, 0: as many as the ring takes.
     Raises Usage when a size is out of its limits.
     """
 
@@ -250,6 +125,11 @@ class Layout:
     policy: int = Policy.DROP
     exported: int = ALL_HOOKS & ~(1 << 13)
     name: str = "engine"
+    program_slots: int = 0
+    telemetry: int = 0
+    image_bytes: int = 0
+    map_bytes: int = 0
+    arena_bytes: int = 0
     engine_pid: int = 0
     engine_start: int = 0
     created_ns: int = 0
@@ -264,6 +144,11 @@ class Layout:
             raise Usage("cannot lay out a segment", f"block_rows {self.block_rows} is no multiple of 64")
         if self.summary_rows % CHUNK:
             raise Usage("cannot lay out a segment", f"summary_rows {self.summary_rows} is no multiple of {CHUNK}")
+        if self.map_bytes % (WORD * MAP_CHUNKS) or bool(self.map_bytes) != bool(self.program_slots):
+            why = f"map_bytes {self.map_bytes} is no multiple of {WORD * MAP_CHUNKS}, or there are no slots for it"
+            raise Usage("cannot lay out a segment", why)
+        if 0 < self.map_bytes < MAP_LEAST:
+            raise Usage("cannot lay out a segment", f"map_bytes {self.map_bytes} is below {MAP_LEAST}")
         if self.exported & ~ALL_HOOKS:
             raise Usage("cannot lay out a segment", f"exported {self.exported:#x} names hooks that the ABI does not")
 
@@ -306,8 +191,32 @@ class Layout:
         return self.ring_offset + _pages(self.monitors * self.blocks * self.block_bytes)
 
     @cached_property
-    def file_bytes(self) -> int:
+    def requests_offset(self) -> int:
         return self.host_offset + _pages(self.host_bytes)
+
+    @cached_property
+    def map_tails_offset(self) -> int:
+        return self.requests_offset + PAGE
+
+    @cached_property
+    def slots_offset(self) -> int:
+        return self.map_tails_offset + _pages(self.monitors)
+
+    @cached_property
+    def reply_offset(self) -> int:
+        return self.slots_offset + SLOTS * Slot.WORDS * WORD
+
+    @cached_property
+    def images_offset(self) -> int:
+        return self.slots_offset + _pages((SLOTS * Slot.WORDS + Reply.WORDS) * WORD)
+
+    @cached_property
+    def map_offset(self) -> int:
+        return self.images_offset + _pages(self.image_bytes)
+
+    @cached_property
+    def file_bytes(self) -> int:
+        return self.map_offset + _pages(self.monitors * self.map_bytes) if self.program_slots else self.requests_offset
 
     @property
     def ring_rows(self) -> int:

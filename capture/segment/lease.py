@@ -12,9 +12,10 @@ import struct
 import time
 
 from ...store.errors import MegascopeError
-from .layout import ALL_HOOKS, Control
+from .layout import ALL_HOOKS
 from .process import start_time
 from .reader import SegmentReader
+from .words import Control
 
 
 class Lease:

@@ -19,8 +19,9 @@ import pyarrow as pa
 from ...store.errors import MegascopeError, Refused
 from ...store.tables import NOW
 from . import side
-from .layout import FITS, PAGE, WORD, Control, Cursor, Layout, State, Status, Worker
+from .layout import Layout
 from .process import alive
+from .words import FITS, PAGE, WORD, Control, Cursor, State, Status, Worker
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...store.errors import Refused
 from ...store.tables import COMPILER_TABLES
-from .layout import SIDE_ARROW, SIDE_ENTRY, SIDE_JSON
+from .words import SIDE_ARROW, SIDE_ENTRY, SIDE_JSON
 
 ENGINE_ENTRY = "engine.json"
 SCHEMA_ENTRY = "schema.json"

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from ...store.errors import Refused
 from ...store.tables import HOOKS
 from .drain import Loss
-from .layout import CHUNK, WORD, Cursor, Record, Summary
 from .reader import SegmentReader
+from .words import CHUNK, WORD, Cursor, Record, Summary
 
 I64 = npt.NDArray[np.int64]
 _TOP_HOOK = max(h.id for h in HOOKS)
@@ -70,7 +70,13 @@ class SummaryReader:
         worker = what >> np.uint64(32)
         known = np.array([r.value for r in Record], np.uint64)
         sane = (records[:, 1:] < np.uint64(1 << 63)).all(axis=1)
-        ordered = records[:, Summary.SEQ_FROM] <= records[:, Summary.SEQ_TO]
+        merged = kind == np.uint64(Record.MERGED)
+        ordered = np.where(
+            merged,
+            (records[:, Summary.SEQ_FROM] <= np.uint64(lay.workers))
+            & (records[:, Summary.SEQ_TO] < np.uint64(lay.ranks)),
+            records[:, Summary.SEQ_FROM] <= records[:, Summary.SEQ_TO],
+        )
         good: npt.NDArray[np.bool_] = (records[:, Summary.STAMP] == stamps) & np.isin(kind, known)
         return good & (hook <= _TOP_HOOK) & (worker < lay.workers) & sane & ordered
 

@@ -8,8 +8,8 @@ from typing import Any
 from ...store.errors import Refused
 from . import host_ring
 from .drain import Loss
-from .layout import WORD, Status
 from .reader import SegmentReader
+from .words import WORD, Status
 
 
 class HostRingReader:

@@ -23,19 +23,10 @@ import pyarrow as pa
 from ...store.errors import MegascopeError
 from ...store.tables import RING_ROW
 from . import host_ring, side
-from .layout import (
-    FITS,
-    PAGE,
-    WORD,
-    Control,
-    Cursor,
-    Layout,
-    State,
-    Status,
-    Summary,
-    Worker,
-)
+from .layout import Layout
 from .process import start_time
+from .program_words import SLOTS, Reply, Slot
+from .words import FITS, PAGE, WORD, Control, Cursor, State, Status, Summary, Worker
 
 U64 = npt.NDArray[np.uint64]
 U8 = npt.NDArray[np.uint8]
@@ -46,7 +37,9 @@ class SegmentWriter:
 
     columns: name → [monitors, blocks, block_rows], the event rings. generation: [monitors, blocks]. cursor:
     [monitors, 32]. worker: [workers, 16]. summary: [monitors, summary_rows, 16]. status: [512]. All u64 but the
-    columns, whose types are the ABI row's. tail, summary_tail: u8 [monitors], written by the drainer.
+    columns, whose types are the ABI row's. tail, summary_tail, map_tail: u8 [monitors], written by the drainer.
+    Where the engine runs programs: requests: the page that is written from outside; slots: [32, 16] words; reply: [64];
+    images, map_rings: bytes, the latter [monitors, map_bytes].
     """
 
     def __init__(self, path: Path, layout: Layout, memory: mmap.mmap) -> None:
@@ -64,6 +57,13 @@ class SegmentWriter:
         self.generation = self._strided(np.dtype("<u8"), 0, (m, layout.blocks))
         self._host = self.bytes[layout.host_offset : layout.host_offset + layout.host_bytes]
         self._host_bounds = deque([0])
+        slots = SLOTS if layout.program_slots else 0
+        self.requests = self._bytes(layout.requests_offset, PAGE if slots else 0)
+        self.map_tail = self._bytes(layout.map_tails_offset, m if slots else 0)
+        self.slots = self._words(layout.slots_offset, slots, Slot.WORDS)
+        self.reply = self._words(layout.reply_offset, Reply.WORDS if slots else 0)
+        self.images = self._bytes(layout.images_offset, layout.image_bytes if slots else 0)
+        self.map_rings = self._bytes(layout.map_offset, m * layout.map_bytes).reshape(m, layout.map_bytes)
 
     @classmethod
     def create(
@@ -124,8 +124,13 @@ class SegmentWriter:
         writer.bytes[:8].view("<u8")[0] = page[:8].view("<u8")[0]
         return writer
 
+    def _bytes(self, offset: int, length: int) -> U8:
+        return self.bytes[offset : offset + length] if length else np.empty(0, np.uint8)
+
     def _words(self, offset: int, *shape: int) -> U64:
         count = int(np.prod(shape))
+        if not count:
+            return np.empty(shape, np.uint64)
         return self.bytes[offset : offset + count * WORD].view("<u8").reshape(shape)
 
     def _strided(self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:

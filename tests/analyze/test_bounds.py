@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ LOSSES = ("0.05", "0.2", "0.4", "0.6")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB with the macros that need no trace."""
     with duckdb.connect() as opened:
-        for name in ("count_bounds", "quantile_bounds"):
+        for name in ("count_bounds", "quantile_ranks", "quantile_bounds", "counted_bounds"):
             opened.execute(macros()[name].statement)
         yield opened
 
@@ -64,6 +65,19 @@ def test_whatever_was_lost(
     found = quantile_of(con, kept, q, m)
     assert holds(found, quantile(population, q))
     assert found["observed"] == sum(v is not None for v in kept)
+
+
+@given(st.lists(st.none() | st.integers(-9, 9), max_size=60), st.integers(-1, 21), st.none() | st.integers(-1, 21))
+def test_counted_is_as_listed(con: duckdb.DuckDBPyConnection, samples: list[int | None], q: int, m: int | None) -> None:
+    """`counted_bounds` of values that were counted is `quantile_bounds` of the same values, listed."""
+    ascending = sorted(set(samples), key=lambda v: (v is None, v or 0))
+    upto = list(accumulate(samples.count(v) for v in ascending))
+    counted = [{"value": v, "upto": n} for v, n in zip(ascending, upto, strict=True)]
+    share = None if m is None else m / 20
+    (found,) = con.execute(
+        'SELECT counted_bounds(?::STRUCT("value" BIGINT, upto BIGINT)[], ?, ?)', [counted or None, q / 20, share]
+    ).fetchall()[0]
+    assert found == quantile_of(con, samples or None, q / 20, share)
 
 
 @given(st.integers(1, 200), st.integers(0, 200), st.integers(1, 19).map(lambda i: Fraction(i, 20)))

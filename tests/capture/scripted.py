@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from megascope.capture.segment.layout import CHUNK, Cursor, Layout, Policy, Record, State, Status, Summary, Worker
+from megascope.capture.segment.layout import Layout
+from megascope.capture.segment.words import CHUNK, Cursor, Policy, Record, State, Status, Summary, Worker
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.store.tables import RECORDER, RING_ROW, WORKERS
 

@@ -11,9 +11,9 @@ from scripted import ScriptedEngine
 
 from megascope.capture.accounts import Accounts
 from megascope.capture.segment.drain import RingReader
-from megascope.capture.segment.layout import Cursor, Policy
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.segment.summaries import SummaryReader
+from megascope.capture.segment.words import Cursor, Policy
 from megascope.store.errors import Refused
 from megascope.store.tables import RING_ROW
 

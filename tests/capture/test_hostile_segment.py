@@ -16,10 +16,10 @@ from scripted import ScriptedEngine
 from megascope.capture.accounts import Accounts
 from megascope.capture.control import look
 from megascope.capture.segment.drain import RingReader
-from megascope.capture.segment.layout import PAGE, Cursor, Policy
 from megascope.capture.segment.reader import SegmentReader, Truncated
 from megascope.capture.segment.summaries import SummaryReader
 from megascope.capture.segment.told import HostRingReader
+from megascope.capture.segment.words import PAGE, Cursor, Policy
 from megascope.capture.waiting import waiting
 from megascope.store.errors import MegascopeError
 

@@ -20,19 +20,12 @@ from scripted import ScriptedEngine, workers_table
 
 from megascope.capture import control
 from megascope.capture.segment import host_ring, side
-from megascope.capture.segment.layout import (
-    HEADER_OFFSETS,
-    PAGE,
-    Control,
-    Layout,
-    Policy,
-    State,
-    Worker,
-)
+from megascope.capture.segment.layout import HEADER_OFFSETS, Layout
 from megascope.capture.segment.lease import Lease
 from megascope.capture.segment.process import alive, start_time
 from megascope.capture.segment.reader import SegmentReader, Truncated
 from megascope.capture.segment.told import HostRingReader
+from megascope.capture.segment.words import PAGE, Control, Policy, State, Worker
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.capture.waiting import waiting
 from megascope.store.errors import MegascopeError, Refused, Usage
@@ -205,7 +198,7 @@ def test_side_tables_come_as_arrow_or_json_and_are_checked() -> None:
 
 
 def test_a_schema_json_entry_needs_no_arrow() -> None:
-    import megascope.capture.segment.layout as lay
+    import megascope.capture.segment.words as lay
 
     doc = json.dumps({"workers": [{"worker": 0, "monitor": 0, "sm": 3, "role": "compute", "rank": 0}]}).encode()
     entry = lay.SIDE_ENTRY.pack(b"schema.json", lay.SIDE_JSON, zlib.crc32(doc), lay.SIDE_ENTRY.size, len(doc))

@@ -19,8 +19,8 @@ import pytest
 from doomed import record_and_acknowledge
 from scripted import ScriptedEngine, pour
 
-from megascope.capture.segment.layout import Policy
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.words import Policy
 from megascope.capture.session import Session
 from megascope.store.check import check, repair
 from megascope.store.errors import MegascopeError

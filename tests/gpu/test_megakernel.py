@@ -19,8 +19,8 @@ from megascope.capture.engines.cuda.compilation import Hooks
 from megascope.capture.engines.cuda.kernel import Megakernel
 from megascope.capture.engines.cuda.reference import logits
 from megascope.capture.engines.cuda.settings import Settings
-from megascope.capture.segment.layout import Control, Cursor, State, Status, Worker
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.words import Control, Cursor, State, Status, Worker
 from megascope.store.tables import FLAG_RANGE, HOOK_BY_NAME, REQUEST_SET_BIT
 
 pytestmark = pytest.mark.gpu

@@ -126,7 +126,7 @@ def expected_keys(rows: int, workers: int = 3) -> Counter[Key]:
 
 def truth(rows: int) -> pa.Table:
     """The stored events of `ring_rows(0, rows)`."""
-    return parquet.stored_table("events", [ring_rows(0, rows)])
+    return parquet.stored_table(EVENTS, [ring_rows(0, rows)])
 
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ rows_of_the_ring = st.lists(st.composite(ring_row)(), max_size=40)
 @given(rows_of_the_ring)
 def test_every_value(rows: list[dict[str, int]]) -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=RING_ROW.schema)
-    got = parquet.stored_table("events", [batch]).to_pylist()
+    got = parquet.stored_table(EVENTS, [batch]).to_pylist()
     want = [expected(r) for r in rows]
 
     def order(r: dict[str, Any]) -> tuple[int, int, int]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 
 import pytest
-from tui_driver import Driven, opened
+from tui_driver import PATIENCE_S, Driven, opened
 
+from megascope.tui import queries
+from megascope.tui.app import Megascope
+from megascope.tui.database import Database, Posted, Question
 from megascope.tui.editor import Editor
 from megascope.tui.lanes import Lanes
+from megascope.tui.model import Source
 from megascope.tui.rows import Rows
 from megascope.tui.workbench import SCREENS, title_of
 
@@ -334,3 +339,44 @@ async def test_q_quits(host: Path) -> None:
         await bench.pilot.press("q")
         await bench.pilot.pause()
     assert not bench.app.is_running
+
+
+async def test_leaving_a_screen_lets_go_of_its_questions(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the Overview still waits for holds up no other screen, and is asked again when it is shown again."""
+    slow = "SELECT count(*) AS class FROM range(10000000) a, range(1000000) b WHERE a.range % 3 <> b.range % 5"
+    with monkeypatch.context() as patch:
+        patch.setattr(queries, "SLOWEST", slow)
+        app = Megascope(Source(trace=host), threads=1)
+        async with app.run_test(size=(80, 24)) as pilot:
+            bench = Driven(app, pilot)
+            await bench.until("events by epoch: ")
+            assert app.database.busy
+            await pilot.press("3")
+            await bench.until("tasks 1 to ")
+            await bench.settle()
+            patch.undo()
+            await bench.press("1")
+            assert rows(bench).page.rows
+
+
+async def test_a_dialog_keeps_what_is_asked(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of keys that is shown above a screen is no other screen: answers still come."""
+    release = Event()
+    answer = Database._answer
+
+    def late(self: Database, number: int, question: Question) -> Posted:
+        if question.key == "overview.classes":
+            release.wait(PATIENCE_S)
+        return answer(self, number, question)
+
+    monkeypatch.setattr(Database, "_answer", late)
+    app = Megascope(Source(trace=host), threads=1)
+    async with app.run_test(size=(80, 24)) as pilot:
+        bench = Driven(app, pilot)
+        await bench.until("events by epoch: ")
+        await pilot.press("question_mark")
+        await bench.until("keys: Overview")
+        release.set()
+        await bench.settle()
+        await bench.press("escape")
+        assert rows(bench).page.rows

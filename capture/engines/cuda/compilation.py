@@ -22,6 +22,7 @@ class Hooks(IntEnum):
     NONE = 0
     QUEUE = 1
     NATIVE = 2
+    DEVICE = 3
 
 
 def cubin(source: str, architecture: str, hooks: Hooks = Hooks.QUEUE) -> Path:

@@ -13,15 +13,17 @@ import pyarrow as pa
 
 from ....store.errors import MegascopeError
 from ....store.tables import HOOK_BY_NAME, RING_ROW, WORKERS
-from ...segment.layout import BLOCK_HEADER, MAX_BLOCKS, Clock, Cursor, Layout, Worker
+from ...segment.layout import Layout
+from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Clock, Cursor, Worker
 from ...segment.writer import SegmentWriter
 from ..faults import GroundTruth
+from ..host.segment_sink import SegmentSink
 from ..serving import Teller, Told
 from ..side_tables import compiler_tables
 from .clock import TICK_NS, Pinger
-from .compilation import Hooks
 from .kernel import Megakernel
 from .memory import SegmentMemory
+from .programs import Programs
 from .settings import Settings
 
 EXPORTED = ("ready", "assign", "start", "complete", "wait", "resume", "release", "request", "step", "pressure")
@@ -44,14 +46,14 @@ def ring_blocks(settings: Settings, monitors: int) -> int:
 
 
 def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
-    """The compiler's tables: compute worker i of block i, scheduler worker blocks + i, both drained by monitor i."""
+    """The compiler's tables: compute worker i of block i, scheduler worker blocks + i; monitor m drains every m-th."""
     n = kernel.blocks
     schedule = None if kernel.settings.dynamic else kernel.schedule
     out = compiler_tables(kernel.graph, n, schedule, np.arange(n), np.full(n, -1))
     ids = np.arange(2 * n)
     columns: dict[str, Any] = {
         "worker": ids,
-        "monitor": ids % n,
+        "monitor": ids % kernel.monitor_count,
         "sm": np.full(2 * n, -1),
         "role": ["compute"] * n + ["scheduler"] * n,
         "rank": np.zeros(2 * n, np.int16),
@@ -71,9 +73,9 @@ class CudaEngine:
         s = kernel.settings
         layout = Layout(
             workers=2 * kernel.blocks,
-            monitors=kernel.blocks,
+            monitors=kernel.monitor_count,
             block_rows=s.block_rows,
-            blocks=ring_blocks(s, kernel.blocks),
+            blocks=ring_blocks(s, kernel.monitor_count),
             summary_rows=s.summary_rows,
             host_bytes=1 << 22,
             clock=Clock.GLOBALTIMER,
@@ -81,6 +83,11 @@ class CudaEngine:
             epoch_ns=int(s.epoch_ms * 1e6),
             policy=s.ring_policy,
             exported=exported(s.dynamic),
+            program_slots=s.program_slots,
+            telemetry=int(s.telemetry),
+            image_bytes=1 << 20,
+            map_bytes=int(s.map_kb * 1024) // 1024 * 1024,
+            arena_bytes=int(s.arena_mb * 1e6),
             name="cuda megakernel",
         )
         engine = {"kind": "cuda", "params": s.params(), "perturbation": kernel.perturbation()}
@@ -88,6 +95,8 @@ class CudaEngine:
         self._mask = layout.exported if record else 0
         self.memory = SegmentMemory(kernel.cupy, self.segment)
         self._pinger = Pinger(kernel.host)
+        sink = SegmentSink(self.segment)
+        self.programs = Programs(sink, kernel.monitors(), kernel.host, self._device_now, layout)
         self._teller = Teller(self.segment.say)
         self._told: dict[int, list[Told]] = defaultdict(list)
         for told in kernel.plan.told:
@@ -99,12 +108,13 @@ class CudaEngine:
     def run(self) -> str:
         """Launch, follow, end. How it ended: done, stopped or deadline."""
         self._fit_alone()
-        self.kernel.launch(Hooks.QUEUE, self.memory, mask=self._mask)
+        self.kernel.launch(self.kernel.firing, self.memory, mask=self._mask)
         failed = True
         try:
             self._follow()
             how = self.kernel.wait()
             self._hear()
+            self.programs.end()
             failed = how == "deadline"
             self._fit_alone()
         finally:
@@ -140,6 +150,7 @@ class CudaEngine:
             if self.stop.is_set():
                 self.kernel.host.ask_stop()
             self._hear()
+            self.programs.poll()
             now = time.monotonic()
             if now - beat >= BEAT_S:
                 beat = now

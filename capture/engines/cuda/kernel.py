@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....store.errors import MegascopeError
+from ....store.errors import MegascopeError, Usage
 from ..build import build_graph
 from ..faults import Injector
 from ..schedule import static_schedule
@@ -18,10 +18,13 @@ from ..serving import Serving
 from . import tables, weights
 from .compilation import Hooks, cubin
 from .memory import HostWords, SegmentMemory
+from .monitors import MonitorMemory, Sizes
 from .parameters import ENGINE, HOST_PING, LEAVE, LINE_BYTES, RUN_LINES
 from .settings import Settings
 
-THREADS = {Hooks.NONE: 160, Hooks.QUEUE: 192, Hooks.NATIVE: 160}
+FIRING = (Hooks.QUEUE, Hooks.DEVICE)
+"""Builds with monitors."""
+THREADS = {Hooks.NONE: 160, Hooks.QUEUE: 192, Hooks.NATIVE: 160, Hooks.DEVICE: 160}
 NATIVE_SLOTS = 1 << 14
 WORKERS_PER_BLOCK = 2
 
@@ -36,6 +39,7 @@ class Build:
     local_bytes: int
     shared_bytes: int
     """of a block, the operators' buffer included"""
+    sizes: Sizes
 
 
 class Megakernel:
@@ -56,6 +60,10 @@ class Megakernel:
         self.injector = Injector(settings.faults, self.graph, self.blocks, dynamic=settings.dynamic, engine="cuda")
         self.host = HostWords(cupy, settings.steps)
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.monitor_stream = cupy.cuda.Stream(non_blocking=True)
+        self.firing = Hooks.DEVICE if settings.transport == "block" else Hooks.QUEUE
+        """the build that records"""
+        self.monitor_count = settings.monitor_blocks if self.firing == Hooks.DEVICE else self.blocks
         self.keep_every = keep_every
         self.capacity = 1 << (self.graph.tasks - 1).bit_length()
         served = tables.serving_tables(self.plan, settings.model)
@@ -67,6 +75,7 @@ class Megakernel:
         self._arrays |= self._scratch(served.cache_rows)
         self._cache_rows = served.cache_rows
         self._builds: dict[Hooks, Build] = {}
+        self._monitors: MonitorMemory | None = None
 
     # --- data ---------------------------------------------------------------------------------------------------
 
@@ -113,25 +122,38 @@ class Megakernel:
         if hooks not in self._builds:
             module = self.cupy.RawModule(path=str(cubin("megakernel.cu", self.architecture, hooks)))
             function = module.get_function("megakernel")
-            own = int(self._global(module, "shared_bytes", 4).get().view(np.uint32)[0])
-            shared = own + tables.operator_bytes(self.settings.model)
+            fires = hooks in FIRING
+            words = len(Sizes._fields) if fires else 1
+            sizes = Sizes(*self._global(module, "sizes", 4 * words).get().view(np.uint32).tolist())
+            shared = sizes.block + tables.operator_bytes(self.settings.model)
             function.max_dynamic_shared_size_bytes = shared
-            self._builds[hooks] = Build(module, function, function.num_regs, function.local_size_bytes, shared)
+            self._builds[hooks] = Build(module, function, function.num_regs, function.local_size_bytes, shared, sizes)
         return self._builds[hooks]
+
+    def monitors(self) -> MonitorMemory:
+        """Memory of the monitors, allocated when first asked for."""
+        if self._monitors is None:
+            sizes, arena = self.build(self.firing).sizes, int(self.settings.arena_mb * 1e6)
+            if WORKERS_PER_BLOCK * self.blocks > self.monitor_count * sizes.watched:
+                least = -(-WORKERS_PER_BLOCK * self.blocks // sizes.watched)
+                raise Usage("cannot start the cuda engine", f"monitor_blocks={self.monitor_count}", f"{least} at least")
+            self._monitors = MonitorMemory(self.cupy, sizes, self.monitor_count, self.blocks, arena)
+        return self._monitors
 
     def _global(self, module: Any, name: str, nbytes: int) -> Any:
         return self.cupy.ndarray((nbytes,), np.uint8, module.get_global(name))
 
     def perturbation(self) -> dict[str, Any]:
         """What recording takes of the device, and the state of its clocks."""
-        with_hooks, without = self.build(Hooks.QUEUE), self.build(Hooks.NONE)
+        with_hooks, without = self.build(self.firing), self.build(Hooks.NONE)
         return {
             "registers": with_hooks.registers,
             "registers_without_hooks": without.registers,
             "shared_bytes": with_hooks.shared_bytes,
             "shared_bytes_without_hooks": without.shared_bytes,
             "local_bytes": with_hooks.local_bytes,
-            "threads": THREADS[Hooks.QUEUE],
+            "transport": self.settings.transport,
+            "threads": THREADS[self.firing],
             "threads_without_hooks": THREADS[Hooks.NONE],
             "clocks": clock_state(),
         }
@@ -144,6 +166,9 @@ class Megakernel:
         """Start the kernel and return. Everything it counts begins from zero. mask: hooks to record from the start."""
         build = self.build(hooks)
         self.prepare(build.module, segment, dynamic=dynamic, mask=mask)
+        if hooks == Hooks.DEVICE:
+            with self.monitor_stream:
+                build.module.get_function("monitors")((self.monitor_count,), (32,), ())
         with self.stream:
             build.function((self.blocks,), (THREADS[hooks],), (), shared_mem=build.shared_bytes)
 
@@ -155,6 +180,9 @@ class Megakernel:
         for name, array in self._arrays.items():
             values[name] = array.data.ptr
         own = self._sizes() | {"dynamic": self.settings.dynamic if dynamic is None else dynamic}
+        if segment:
+            own |= self.monitors().parameters
+            self.monitors().reset(self.stream)
         for name, value in (own | (segment.parameters if segment else {})).items():
             values[name] = value
         self.host.reset()
@@ -210,7 +238,7 @@ class Megakernel:
     def running(self) -> bool:
         """Whether the launch goes on. Raises MegascopeError when it has failed."""
         try:
-            return not self.stream.done
+            return not (self.stream.done and self.monitor_stream.done)
         except self.cupy.cuda.runtime.CUDARuntimeError as e:
             raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
 
@@ -218,6 +246,7 @@ class Megakernel:
         """Until the launch has ended; how: done, stopped or deadline."""
         try:
             self.stream.synchronize()
+            self.monitor_stream.synchronize()
         except self.cupy.cuda.runtime.CUDARuntimeError as e:
             raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
         return LEAVE[int(self._line("leave").get()[0])]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ....store.errors import MegascopeError
 from ...segment.writer import SegmentWriter
-from .parameters import HOST_STEP, HOST_STOP
+from .parameters import HOST_CHANGE, HOST_STEP, HOST_STOP
 
 _PORTABLE, _MAPPED = 1, 2
 """Flags of cudaHostRegister."""
@@ -31,6 +31,7 @@ class HostWords:
     def reset(self) -> None:
         """Before a launch: nothing asked, nothing begun."""
         self.words[HOST_STOP] = self.words[HOST_STEP] = 0
+        self.words[HOST_CHANGE : HOST_CHANGE + 16] = 0
         self.begun[:] = 0
 
     def ask_stop(self) -> None:

@@ -9,7 +9,9 @@ _POINTERS = """
     request position cache_row forced_token request_set event_ptr event
     fault_phase fault_factor fault_postpone fault_starve fault_crowd
     counters satisfied queues entries run
-    cursors workers summaries rings control host step_begun
+    cursors workers summaries rings
+    hook_queues programs running books deep progress exports export_words
+    control host step_begun
     native
     embedding norms w_qkv w_o w_gate w_up w_down w_head rotary
     residual x qkv heads_out partial act logits keys values token used_token kept_logits
@@ -30,7 +32,7 @@ RUN_LINES = ("begun", "leave", "stop", "control")
 """Lines of `struct Run`."""
 LEAVE = ("running", "done", "stopped", "deadline")
 """`enum Leave`."""
-HOST_STOP, HOST_STEP, HOST_PING, HOST_PING_TIME, HOST_PING_ECHO = 0, 8, 16, 24, 32
+HOST_STOP, HOST_STEP, HOST_PING, HOST_PING_TIME, HOST_PING_ECHO, HOST_GO, HOST_CHANGE = 0, 8, 16, 24, 32, 40, 64
 """`enum HostWord`."""
 
 TASK = np.dtype(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ....store.errors import Usage
-from ...segment.layout import Policy
+from ...segment.words import Policy
 from ..faults import KINDS, Faults, parse_fault
 from ..model import Model
 from ..serving import Load
@@ -22,13 +22,18 @@ _LOAD_KEYS = ("occupancy", "prompt_tokens", "max_tokens", "preempt", "cancel", "
 class Settings:
     """A run: the model and its load, the schedule, the segment's sizes, and faults to inject.
 
+    transport: a monitor warp in each block, or monitor_blocks blocks of one warp beside them; see docs/device.md.
     steps: decode steps to run. seconds: the device-side deadline. pressure: queue depth that counts as pressure.
-    ring_mb: size of all event rings together. block_rows, summary_rows, policy: of each monitor.
+    ring_mb: size of all event rings together. block_rows, summary_rows, policy: of each monitor. program_slots:
+    programs at once; arena_mb: memory for their maps; map_kb: of each monitor's map ring; telemetry: bytes of exports
+    per second, 0: as many as the ring takes.
     """
 
     model: Model = MODEL
     load: Load = field(default_factory=lambda: Load(slots=MODEL.slots, context=MODEL.context, chunk=1))
     schedule: str = "dynamic"
+    transport: str = "warp"
+    monitor_blocks: int = 33
     steps: int = 2000
     seconds: float = 60.0
     seed: int = 1
@@ -38,12 +43,18 @@ class Settings:
     summary_rows: int = 512
     epoch_ms: float = 100.0
     policy: str = "drop"
+    program_slots: int = 16
+    arena_mb: float = 1024.0
+    map_kb: float = 256.0
+    telemetry: float = 0.0
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
         what = "cannot start the cuda engine"
         if self.schedule not in ("dynamic", "static"):
             raise Usage(what, f"schedule={self.schedule} is neither dynamic nor static", "choose one")
+        if self.transport not in ("warp", "block"):
+            raise Usage(what, f"transport={self.transport} is neither warp nor block", "choose one")
         if self.policy not in ("drop", "overwrite"):
             raise Usage(what, f"policy={self.policy}: a kernel cannot wait for a reader", "use drop or overwrite")
         for name, low, high in (
@@ -52,6 +63,11 @@ class Settings:
             ("pressure", 1, 1 << 20),
             ("ring_mb", 0.25, 1 << 16),
             ("epoch_ms", 1, 1e6),
+            ("program_slots", 0, 31),
+            ("monitor_blocks", 1, 1 << 10),
+            ("arena_mb", 0, 1 << 16),
+            ("map_kb", 64, 1 << 16),
+            ("telemetry", 0, 1e9),
         ):
             if not low <= getattr(self, name) <= high:
                 raise Usage(what, f"{name}={getattr(self, name)} is outside {low} to {high}", "choose another")

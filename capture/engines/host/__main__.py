@@ -17,11 +17,15 @@ from types import FrameType
 
 from ....store.errors import Exit, MegascopeError, Usage
 from ....store.tables import HOOKS, RING_ROW
-from ...segment.layout import BLOCK_HEADER, CHUNK, MAX_BLOCKS, Clock, Layout, Policy
+from ...segment.layout import Layout
+from ...segment.words import BLOCK_HEADER, CHUNK, MAX_BLOCKS, Clock, Policy
 from ...segment.writer import SegmentWriter
 from .engine import HostEngine, exported_hooks, monitors_of
-from .sinks import SegmentSink
+from .segment_sink import SegmentSink
 from .spec import Spec, parse_spec
+
+IMAGE_BYTES = 4 << 20
+"""For the code and the descriptions of all programs that are attached."""
 
 
 def layout_of(spec: Spec) -> Layout:
@@ -53,6 +57,11 @@ def layout_of(spec: Spec) -> Layout:
         policy=Policy[spec.policy.upper()],
         exported=exported_hooks(spec),
         name="host",
+        program_slots=spec.programs,
+        image_bytes=IMAGE_BYTES,
+        map_bytes=spec.map_kb << 10,
+        arena_bytes=spec.arena_mb << 20,
+        telemetry=spec.telemetry,
     )
 
 
@@ -61,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m megascope.capture.engines.host", description=__doc__)
     parser.add_argument("--segment", type=Path, required=True, help="the segment to make")
     parser.add_argument("--truth", type=Path, help="where to write what the fault controls did, as JSON")
+    parser.add_argument("--hold", action="store_true", help="begin when a recorder says which hooks it wants")
     parser.add_argument("spec", nargs="?", default="", help="k=v,…")
     args = parser.parse_args(argv)
     signalled: list[int] = []
@@ -80,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
             args.segment, layout_of(spec), side_tables=tables, engine=about, record=bool(spec.record)
         ) as writer:
             try:
-                result = engine.run(SegmentSink(writer), lambda: bool(signalled))
+                result = engine.run(SegmentSink(writer), lambda: bool(signalled), hold=args.hold)
             except BaseException:
                 writer.end(engine.t, max(engine.step, 0), failed=True)
                 raise

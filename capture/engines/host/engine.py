@@ -1,4 +1,4 @@
-"""Runs the simulation, plays its monitors, and tells its tables."""
+"""Runs the simulation step by step, and tells its tables; what its monitors do stands in `monitors`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import pyarrow as pa
 
 from ....store.errors import MegascopeError
 from ....store.tables import HOOK_BY_NAME
-from ...segment.layout import Worker
+from ...segment.words import Worker
 from ..build import build_graph
 from ..faults import Active, GroundTruth, Injector
 from ..schedule import static_schedule
 from ..serving import Plan, Serving, Teller
 from ..side_tables import compiler_tables
 from . import simulate, state
-from .account import Account
+from .account import Account, Moment
+from .exports import Telemetry
+from .monitors import NAP_S, Monitors, Patience, lost_by_hook
+from .programs import Programs
 from .sinks import Sink
 from .spec import Spec
 from .state import I64
@@ -36,11 +39,6 @@ LINK_NS = 1_800
 LINK_BYTES_PER_NS = 50
 PLANNED = 64
 """Steps planned at once."""
-PUBLISH_S = 0.005
-"""Rows wait no longer than this (real) to be published; readers are promised 10 ms."""
-NAP_S, LONG_NAP_S = 0.0005, 0.02
-PATIENCE_S = 3.0
-"""After a stop is asked for: how long to wait for a drainer that makes no room before the rest is given up."""
 
 
 @dataclass(frozen=True)
@@ -74,33 +72,6 @@ def exported_hooks(spec: Spec) -> int:
     return sum(1 << h.id for h in HOOK_BY_NAME.values() if h.name not in absent)
 
 
-class _Patience:
-    """How long to wait for a drainer: without end while the run goes on, PATIENCE_S without progress after a stop."""
-
-    def __init__(self, stop: Callable[[], bool]) -> None:
-        self._stop = stop
-        self._since: float | None = None
-        self._nap = NAP_S
-
-    def stopping(self) -> bool:
-        if self._since is None and self._stop():
-            self._since = time.monotonic()
-        return self._since is not None
-
-    def nap(self) -> None:
-        """Let the drainer work; longer and longer while it makes no room."""
-        time.sleep(self._nap)
-        self._nap = min(2 * self._nap, LONG_NAP_S)
-
-    def renew(self) -> None:
-        self._nap = NAP_S
-        if self._since is not None:
-            self._since = time.monotonic()
-
-    def over(self) -> bool:
-        return self.stopping() and time.monotonic() - (self._since or 0.0) > PATIENCE_S
-
-
 class HostEngine:
     """One run of a spec. Make it, give `tables` to a segment, then `run` it into a sink.
 
@@ -116,14 +87,22 @@ class HostEngine:
         self.epoch_ns = int(spec.epoch_ms * 1e6)
         self._sim = state.make(self.graph, self.schedule, spec.workers, spec.queue, self.monitor)
         self._settings()
-        self._account = Account(self.monitor, self.epoch_ns, T_ZERO)
+        self._rank = np.arange(len(self.monitor)) // spec.workers
+        start = Moment(T_ZERO, self._sim.worker[:, state.SEQ], lost_by_hook(self._sim), int(self.monitor.max()) + 1)
+        self._account = Account(self.monitor, self._rank, self.epoch_ns, start)
+        self._programs = Programs(
+            self._account,
+            exported=exported_hooks(spec),
+            slots=spec.programs,
+            arena=spec.arena_mb << 20,
+            telemetry=Telemetry(spec.telemetry, T_ZERO),
+        )
         self._serving = Serving(spec.load)
         self._plan: Plan | None = None
         self._attended = np.empty((0, 0), np.int64)
         self._active: Active | None = None
         self._step = -1
         self._begun_ns = 0
-        self._published = 0.0
 
     @property
     def t(self) -> int:
@@ -143,16 +122,23 @@ class HostEngine:
         """Load the compiled simulation, so that `run` starts at once. About 10 s the first time on a machine."""
         _run.compile("int64(int64, int64)")
 
-    def run(self, sink: Sink, stop: Callable[[], bool] = lambda: False) -> Result:
+    def run(self, sink: Sink, stop: Callable[[], bool] = lambda: False, *, hold: bool = False) -> Result:
         """Execute until the steps are done, the sink says stop or `stop()` does; then close what is open.
 
+        hold: begin only when the hooks to record have been asked for, so that programs can be attached before.
         Raises MegascopeError when the graph cannot go on, which would be a defect of the schedule.
         """
         misc, spec = self._sim.misc, self.spec
         teller = Teller(sink.say)
-        patience = _Patience(lambda: stop() or sink.stopped)
-        self._latch(sink)
-        started = self._published = time.monotonic()
+        patience = Patience(lambda: stop() or sink.stopped)
+        monitors = self._monitors = Monitors(self._sim, self._account, self._programs, sink, patience)
+        monitors.serve()
+        monitors.asked = False
+        while hold and not monitors.asked and not patience.stopping():
+            sink.show(np.zeros((len(self.monitor), Worker.WORDS), np.int64), T_ZERO, 0, T_ZERO // self.epoch_ns)
+            time.sleep(NAP_S)
+            monitors.serve()
+        started = time.monotonic()
         until = 1 << 62
         # A step whose batch has been told is begun, so that nothing is told that was not.
         while misc[state.LOADED] or not patience.stopping():
@@ -163,16 +149,16 @@ class HostEngine:
                 break
             if why == simulate.NEED_STEP:
                 self._load_step(teller)
+                monitors.step = self._step
             elif why == simulate.EPOCH:
-                self._close_epoch(sink, patience)
+                monitors.close_epoch()
             elif why == simulate.STUCK:
                 raise MegascopeError("the host engine cannot go on", f"step {self._step} waits for itself", "report it")
             elif why == simulate.PACED:
                 time.sleep(NAP_S)
-            if why == simulate.STAGE_FULL or time.monotonic() - self._published > PUBLISH_S:
-                self._publish(sink, patience)
-        self._publish(sink, patience)
-        self._cut(sink, int(misc[state.T_NOW]) + 1, patience)
+            if why == simulate.STAGE_FULL or monitors.late:
+                monitors.publish()
+        monitors.end()
         if self._step >= 0:
             self.injector.ran(self._step, self._begun_ns, int(misc[state.T_NOW]))
             teller.end(self._step)
@@ -225,106 +211,15 @@ class HostEngine:
         misc[state.OVER_WORKER], misc[state.OVER_SHARE] = active.over_worker, round(active.over_share * state.SURE)
         misc[state.SKEW_EXPERT], misc[state.SKEW_SHARE] = active.skew_expert, round(active.skew_share * state.SURE)
 
-    # --- the monitors ------------------------------------------------------------------------------------------
-
-    def _publish(self, sink: Sink, patience: _Patience) -> None:
-        """A pass of every monitor: take what workers have queued, write it, show the words."""
-        sim = self._sim
-        for monitor in np.nonzero(sim.fill)[0].tolist():
-            self._drain(sink, monitor, patience)
-        sim.misc[state.FULLEST] = 0
-        self._show(sink)
-        self._latch(sink)
-        self._published = time.monotonic()
-
-    def _drain(self, sink: Sink, monitor: int, patience: _Patience) -> None:
-        rows = self._sim.stage[monitor, : self._sim.fill[monitor]].view(np.uint64)
-        done = 0
-        while done < len(rows):
-            n = min(sink.room(monitor), len(rows) - done)
-            if n > 0:
-                sink.write(monitor, rows[done : done + n])
-                self._account.took(rows[done : done + n], n)
-                done += n
-                patience.renew()
-            elif sink.waits and not patience.over():
-                self._show(sink)
-                patience.nap()
-            else:
-                sink.lose(monitor, len(rows) - done)
-                self._account.took(rows[done:], 0)
-                done = len(rows)
-        self._sim.fill[monitor] = 0
-
-    def _show(self, sink: Sink) -> None:
-        sim = self._sim
-        worker = sim.worker
-        out = np.zeros((len(worker), Worker.WORDS), np.int64)
-        waiting = worker[:, state.WAIT_DEP] >= 0
-        for word, column in (
-            (Worker.NOW_T, state.WAIT_T),
-            (Worker.NOW_TASK, state.WAIT_TASK),
-            (Worker.NOW_DEP, state.WAIT_DEP),
-            (Worker.NOW_SEEN_WANTED, state.WAIT_SEEN),
-        ):
-            out[:, word] = np.where(waiting, worker[:, column], 0)
-            out[:, Worker.NOW_CHECK] ^= out[:, word]
-        out[:, Worker.FIRED] = worker[:, state.SEQ]
-        out[:, Worker.DEQUEUED] = self._account.all_dequeued
-        out[:, Worker.LOST] = self._lost().sum(axis=1)
-        t = int(sim.misc[state.T_NOW])
-        sink.show(out, t, max(self._step, 0), t // self.epoch_ns)
-
-    def _lost(self) -> I64:
-        return self._sim.worker[:, state.LOST : state.LOST + 16]
-
-    def _close_epoch(self, sink: Sink, patience: _Patience) -> None:
-        """The next event is of a later epoch: cut every worker's interval at that epoch's begin."""
-        self._publish(sink, patience)
-        sim = self._sim
-        epoch = int(sim.memory[sim.misc[state.HEAP_AT]]) // self.epoch_ns
-        self._cut(sink, epoch * self.epoch_ns, patience)
-        sim.misc[state.NEXT_EPOCH] = (epoch + 1) * self.epoch_ns
-
-    def _cut(self, sink: Sink, t: int, patience: _Patience | None) -> None:
-        """Close intervals at t. Where records have no room, the interval stays open and spans the next epoch too."""
-        if not self._sim.misc[state.MASK] and not self._account.dequeued.any():
-            for monitor in range(len(self._sim.fill)):
-                self._account.cut(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
-            return
-        for monitor in range(len(self._sim.fill)):
-            records = self._account.records(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
-            while not (kept := sink.keep(monitor, records)):
-                if patience is None or not sink.waits or patience.over():
-                    break
-                self._show(sink)
-                patience.nap()
-            if kept:
-                if patience is not None:
-                    patience.renew()
-                self._account.cut(monitor, t, self._sim.worker[:, state.SEQ], self._lost())
-
-    def _latch(self, sink: Sink) -> None:
-        """Take up a new mask between batches: what was fired under the old one is cut off first."""
-        wanted = sink.wanted()
-        if wanted is None:
-            return
-        mask, commit = wanted
-        misc = self._sim.misc
-        if mask != misc[state.MASK]:
-            self._cut(sink, int(misc[state.T_NOW]), None)
-            misc[state.MASK] = mask
-        sink.latched(mask, commit)
-
     def _result(self) -> Result:
         worker, account = self._sim.worker, self._account
         return Result(
             steps=self._step + 1,
             t=int(self._sim.misc[state.T_NOW]),
             fired=int(worker[:, state.SEQ].sum()),
-            lost=int(self._lost().sum()),
-            dequeued=int(account.all_dequeued.sum()),
-            written=account.all_written,
-            ring_lost=account.all_ring_lost,
+            lost=int(lost_by_hook(self._sim).sum()),
+            dequeued=int(account.dequeued.sum()),
+            written=account.written,
+            ring_lost=account.ring_lost,
             truth=self.injector.truth(),
         )

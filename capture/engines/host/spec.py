@@ -10,7 +10,7 @@ from typing import Any
 
 from ....store.errors import Usage
 from ....store.tables import MAX_WORKERS
-from ...segment.layout import Policy
+from ...segment.words import Policy
 from ..faults import KINDS, Fault, Faults, parse_fault
 from ..model import Model
 from ..serving import Load
@@ -27,7 +27,9 @@ class Spec:
     workers: per rank. monitors: per rank, 0: one for every 32 workers. steps: 0 for no end. queue: capacity of a
     worker's queue of tasks (dynamic). epoch_ms: virtual. pace: virtual ns per real ns, 0: as fast as it can.
     jitter: durations vary by that share. lose: share of events lost at workers' queues, in bursts (a test control).
-    ring_mb: size of all event rings. record: begin with every hook recorded.
+    ring_mb: size of all event rings. record: begin with every hook recorded. programs: how many can be attached at
+    once; arena_mb: for their maps; map_kb: of each monitor's map ring; telemetry: bytes of exports per second of
+    virtual time, 0: no limit.
     """
 
     model: Model = field(default_factory=Model)
@@ -45,6 +47,10 @@ class Spec:
     lose: float = 0.0
     ring_mb: float = 32.0
     record: int = 1
+    programs: int = 31
+    arena_mb: int = 4096
+    map_kb: int = 1024
+    telemetry: int = 1_000_000
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:
@@ -60,6 +66,10 @@ class Spec:
             ("lose", 0, 0.99),
             ("ring_mb", 0.25, 8192),
             ("record", 0, 1),
+            ("programs", 1, 31),
+            ("arena_mb", 1, 1 << 16),
+            ("map_kb", 64, 1 << 20),
+            ("telemetry", 0, 1 << 31),
         ):
             if not low <= getattr(self, name) <= high:
                 raise Usage("cannot run that", f"{name}={getattr(self, name)} is outside {low} to {high}")

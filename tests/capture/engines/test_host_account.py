@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.engines.host.sinks import SegmentSink
-from megascope.capture.segment.layout import Cursor, Record, Summary, Worker
+from megascope.capture.engines.host.segment_sink import SegmentSink
+from megascope.capture.segment.words import Cursor, Record, Summary, Worker
 from megascope.capture.segment.writer import SegmentWriter
 
 I64 = np.ndarray
@@ -128,5 +128,5 @@ def test_intervals_stay_open_while_the_summary_ring_is_full(tmp_path: Path) -> N
         assert (w.summary[0, :n, Summary.STAMP] == np.arange(1, n + 1)).all()
         # Room for the rest: the next cut spans all epochs that found none.
         w.summary_tail[0] = n // 16
-        before = engine._account.records(0, engine.t + 1, engine._sim.worker[:, 0], engine._lost())
+        before = engine._account.records(0, engine._monitors._now(engine.t + 1))
         assert int(before[0, Summary.EPOCH] >> 48) > 10

@@ -19,10 +19,10 @@ from host_runs import SHAPES, SMALL, shape, spec_of
 from megascope.capture.engines.host import engine_command, parse_spec
 from megascope.capture.engines.host.engine import T_ZERO
 from megascope.capture.segment.drain import RingReader
-from megascope.capture.segment.layout import Control, State, Summary
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.segment.summaries import SummaryReader
 from megascope.capture.segment.told import HostRingReader
+from megascope.capture.segment.words import Control, State, Summary
 from megascope.store.errors import Refused, Usage
 from megascope.store.tables import EVENT_ROW
 
@@ -155,10 +155,12 @@ def test_it_waits_for_a_drainer_and_gives_up_only_when_stopped(spawn: Spawn, tmp
     drain = Drain(tmp_path / "s", process)
     first = drain.segment.status()
     end = time.monotonic() + ENOUGH_S
-    while first.t_now == 0 or drain.segment.status().t_now != first.t_now:
-        assert time.monotonic() < end
-        first = drain.segment.status()
+    while True:
         time.sleep(0.2)
+        before, first = first, drain.segment.status()
+        if before.t_now == first.t_now and first.step > 0:
+            break
+        assert time.monotonic() < end
     while (second := drain.segment.status()).heartbeat_ns == first.heartbeat_ns:
         assert time.monotonic() < end
     assert second.t_now == first.t_now, "virtual time stands while the ring is full"

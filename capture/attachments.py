@@ -1,0 +1,125 @@
+"""What a recording knows of the programs of its engine: who was attached from when to when, and their maps' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from ..store.errors import MegascopeError
+from ..store.tables import HOOKS, RECORDER, Table
+from .feedback import Feedback
+from .map_tables import MapTables
+from .programs.execution import UNLIMITED
+from .programs.program import Program
+from .segment import map_ring, slots
+from .segment.drain import Loss
+from .segment.exports import Record
+from .segment.program_words import SlotState
+from .segment.reader import SegmentReader
+
+
+def recorder() -> dict[str, Any]:
+    """The built-in recorder's row of `programs`."""
+    return {"program": RECORDER, "name": "recorder", "selection": "all", "source": "", "hash": "", "slot": 0}
+
+
+def selection_of(program: Program) -> str:
+    """What the rows are that a program exports: of a sample of tasks, or whatever it chose."""
+    return f"sampled(1/{program.sample})" if program.sample > 1 else f"escalated({program.name})"
+
+
+class Attachments:
+    """Follows the slots of a segment. `programs`: by id, every program met whose image could be read."""
+
+    def __init__(self, segment: SegmentReader) -> None:
+        self.segment = segment
+        self.programs: dict[int, Program] = {}
+        self.live: set[int] = set()
+        """ids that run now"""
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._tables = MapTables()
+        self.feedback = Feedback(segment)
+        self._number = -1
+        self._leaving = False
+
+    def follow(self) -> list[dict[str, Any]] | None:
+        """Rows of `programs`, when somebody was attached or detached since the last call; the next change may come."""
+        if not slots.can_attach(self.segment):
+            return None
+        said = slots.answer(self.segment)
+        if said.number == self._number:
+            return None
+        for line in slots.lines(self.segment):
+            self._meet(line, first=self._number < 0)
+        self._number = said.number
+        self.feedback.keep(self.live)
+        slots.saw(self.segment, said.number)
+        return [self._rows[i] for i in sorted(self._rows)]
+
+    @property
+    def settled(self) -> bool:
+        """No program has maps that are still being told."""
+        return not any(line.state == SlotState.LEAVING for line in slots.lines(self.segment))
+
+    def _meet(self, line: slots.Line, *, first: bool) -> None:
+        for row in self._rows.values():
+            if row["slot"] == line.slot and row["program"] != line.program and "detached" not in row:
+                row["detached"] = line.since
+                self.live.discard(row["program"])
+        if line.program not in self._rows:
+            if first and line.state == SlotState.FREE:
+                return
+            self._rows[line.program] = self._row(line)
+        if line.state == SlotState.ATTACHED:
+            self.live.add(line.program)
+        else:
+            self._rows[line.program]["detached"] = line.until
+            self.live.discard(line.program)
+
+    def _row(self, line: slots.Line) -> dict[str, Any]:
+        name, selection, source, digest = f"program_{line.program}", f"escalated(program_{line.program})", "", ""
+        try:
+            program = slots.program_of(self.segment, line)
+            name, selection, source = program.name, selection_of(program), program.source
+            digest = program.hash
+            self.programs[line.program] = program
+            self.feedback.follow(line.program, program)
+        except MegascopeError:
+            # Its rows and coverage are recorded all the same; its maps cannot be read without it.
+            pass
+        return {
+            "program": line.program,
+            "name": name,
+            "selection": selection,
+            "source": source,
+            "hash": digest,
+            "slot": line.slot,
+            "hooks": [h.name for h in HOOKS if line.hooks >> h.id & 1],
+            "instructions": None if line.instructions >= UNLIMITED else line.instructions,
+            "rows": None if line.rows >= UNLIMITED else line.rows,
+            "attached": line.since,
+        }
+
+    def rows(self, records: list[Record]) -> Iterator[tuple[Table, pa.RecordBatch] | Loss]:
+        """Rows of map streams for records of map rings, and what is missing of them."""
+        for span, n, body in records:
+            program = self.programs.get(span.program)
+            detail = f"program {span.program}, map {span.map}"
+            if program is None or span.map >= len(program.maps):
+                yield Loss("map_export", 1, worker=span.worker, t_begin=span.t_begin, t_end=span.t_end, detail=detail)
+                continue
+            try:
+                table = self._tables.of(span.program, program, span.map)
+                entries = map_ring.entries(table.declared, n, body)
+                self.feedback.add(span, table.declared, entries)
+                yield table.table, table.rows(span, n, entries)
+            except ValueError as e:
+                yield Loss("map_export", 1, worker=span.worker, detail=f"{detail}: {e}")
+                continue
+            if span.refused:
+                detail = table.table.name
+                yield Loss(
+                    "map_full", span.refused, worker=span.worker, t_begin=span.t_begin, t_end=span.t_end, detail=detail
+                )

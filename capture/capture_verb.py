@@ -1,0 +1,123 @@
+"""The verb that records: capture."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..store.errors import Exit, Usage
+from .attach_verbs import add_programs, budget
+from .live_line import LiveLine, short
+from .programs.verbs import constants
+
+if TYPE_CHECKING:
+    from .progress import Progress
+
+_SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def size(text: str) -> int:
+    """'500M' → 500,000,000 bytes. Raises ValueError for anything else than a number and k, M, G or T."""
+    unit = text[-1:].lower() if text[-1:].isalpha() else ""
+    value = int(float(text[: len(text) - len(unit)]) * _SIZES[unit]) if unit in _SIZES else 0
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+class Capture:
+    """Record an engine into a trace.
+
+    TARGET is demo[:k=v,…] (the host engine), cuda[:k=v,…] (the reference megakernel) or a segment; it may be left out
+    if one engine is live. After `--`, a command is run that makes its own segment where $MEGASCOPE_SEGMENT says.
+    Ctrl-C ends the recording in order: all that was recorded is sealed.
+
+    The standard monitors (docs/monitors.md) are attached for as long as the recording lasts, unless --program none is
+    given. --program attaches others beside them: an object of clang's, a query, or with none a standard monitor by its
+    name. What maps hold is in the tables maps.PROGRAM_MAP; the rows that programs emit are among the events, marked as
+    escalated. Raw rows of every hook are recorded beside them, unless --no-raw is given.
+    """
+
+    name = "capture"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("target", nargs="?", metavar="TARGET", help="demo[:k=v,…], cuda[:k=v,…] or a segment")
+        parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="trace to write (default: megascope.mscope)")
+        parser.add_argument("--force", action="store_true", help="replace a trace that stands at OUT")
+        parser.add_argument("--seconds", type=float, metavar="S", help="end the recording after so long")
+        budget = "disk budget (k, M, G, T): raw rows stop there, summaries go on"
+        parser.add_argument("--max-bytes", type=size, metavar="N", help=budget)
+        loss = "exit with 4 if more of the events was lost"
+        parser.add_argument("--max-loss", type=float, metavar="PERCENT", help=loss)
+        add_programs(parser, "--program", "; none: without the standard monitors")
+        raw = "record no rows but those that programs emit"
+        parser.add_argument("--no-raw", action="store_false", dest="raw", help=raw)
+        parser.add_argument("--quiet", action="store_true", help="no live line")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from . import session, target, wanted
+        from .segment.reader import SegmentReader
+
+        out = self._out(args)
+        limits, values = budget(args), constants(args)
+        stop = threading.Event()
+        before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+        engine = target.start(args.target, args.command)
+        try:
+            engine.wait_for_segment(120.0, stop.is_set, _note)
+            with SegmentReader.open(engine.path, write=True) as segment:
+                programs, notes = wanted.for_engine(segment, args.program, values, limits)
+                for text in notes:
+                    _note(text)
+                recording = session.Session(segment, out, force=args.force, max_bytes=args.max_bytes, raw=args.raw)
+                line = LiveLine(segment.layout.name)
+                try:
+                    recording.attach_all(programs)
+                    reason = recording.run(
+                        stopped=stop.is_set,
+                        progress=(lambda _: None) if args.quiet else line,
+                        seconds=args.seconds,
+                        stop_engine=engine.ours,
+                    )
+                finally:
+                    line.close()
+                    recording.release()
+                last = recording.progress()
+        finally:
+            engine.end()
+            for s, handler in before.items():
+                signal.signal(s, handler)
+        return self._report(args, out, reason, last, stop.is_set())
+
+    @staticmethod
+    def _out(args: argparse.Namespace) -> Path:
+        out: Path = args.out or Path("megascope.mscope")
+        if out.suffix != ".mscope":
+            raise Usage("cannot capture", f"{out} does not end in .mscope", f"say -o {out.name}.mscope")
+        return out
+
+    @staticmethod
+    def _report(args: argparse.Namespace, out: Path, reason: str, last: Progress, interrupted: bool) -> int:
+        said = {"ended": "the engine ended", "failed": "the engine failed", "died": "the engine died"}
+        print(
+            f"wrote {out}: {last.rows:,} rows, {short(last.bytes, 'B')}, lost {last.lost:,} ({last.loss_share:.2%}); "
+            f"{said.get(reason, reason)} after {last.seconds:.1f} s",
+            file=sys.stderr,
+        )
+        if last.dropped:
+            why = (last.stopped or "disk_budget").replace("_", " ")
+            _note(f"{last.dropped:,} raw rows were dropped for the {why}; summaries went on; see the loss table")
+        _note(f"look: megascope report overview {out}, or megascope tui {out}")
+        if reason in ("died", "failed", "truncated"):
+            return Exit.INCOMPLETE
+        if args.max_loss is not None and last.loss_share * 100 > args.max_loss:
+            return Exit.INCOMPLETE
+        return Exit.INTERRUPTED if interrupted else Exit.DONE
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

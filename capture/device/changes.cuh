@@ -1,0 +1,221 @@
+// How a monitor goes over from one party to the next: the recorder's mask, programs that come and programs that leave.
+//
+// So that each event is seen by exactly one party, the workers are told to fire for the old party and the new; when all
+// of them do, each one's interval is cut; from then on the new party runs; and when all are cut the change is in force
+// and acknowledged.
+#pragma once
+#include "watch.cuh"
+
+namespace ms {
+
+constexpr u64 CONTROL_NS = 64000;    // a look for a change
+constexpr u64 PING_NS = 20000;       // how long a burst of the host's pings is listened for
+constexpr u32 PREPARE_WORDS = 4096;  // of a part of a program's maps, made ready between two batches
+constexpr u32 CONTROL_MASK = (1u << 24) - 1;
+
+/// Where a monitor stands with a change.
+enum Switch : u32 { SWITCH_NONE, SWITCH_PREPARE, SWITCH_TELL, SWITCH_CUT };
+
+/// All 32 lanes hold the same state and call together.
+struct Changing {
+  MonitorShared& shared;
+  Party party;
+  u64* cursor;
+  u64 now, last_control, pinged, prepared;
+  u32 index, workers;
+  u32 control, asked, latched;  // the recorder's word (mask and commit byte): in force, asked for, seen on the host
+  u32 change, wanted, polled;   // numbers of changes: in force, asked for, seen on the host
+  u32 leaving;                  // places of programs that have left and are not wholly exported
+  u32 sharing;                  // places of programs that run and have shared maps
+  u32 uncut;                    // workers still to be cut
+  Switch step;
+  bool ending;  // nobody runs after this
+
+  MS_DEVICE Changing(MonitorShared& s, u32 i) : shared(s) {
+    index = i;
+    now = warp_time();
+    cursor = engine.cursors + i * MS_CURSOR_WORDS;
+    last_control = pinged = prepared = 0;
+    workers = 0;
+    party = {0, 0, 0, static_cast<Running*>(engine.running) + i * PLACES};
+    control = asked = latched = change = wanted = polled = leaving = sharing = uncut = 0;
+    step = SWITCH_NONE;
+    ending = false;
+  }
+
+  MS_DEVICE Watched get(u32 i) const { return shared.watched[i]; }
+  MS_DEVICE void put(const Watched& w, u32 i) {
+    __syncwarp();
+    if (lane_id() == 0) shared.watched[i] = w;
+    __syncwarp();
+  }
+  MS_DEVICE u32 worker(u32 i) const { return shared.watched[i].worker; }
+
+  MS_DEVICE void follow_control() {
+    if (now - last_control >= CONTROL_NS) {
+      last_control = now;
+      if (index == 0) poll_host();
+      if (step == SWITCH_NONE) look();
+    }
+    if (step == SWITCH_PREPARE && prepare()) tell();
+    if (step == SWITCH_TELL && all_follow()) {
+      step = SWITCH_CUT;
+      cut_all();
+    } else if (step == SWITCH_CUT && uncut == 0) {
+      go_over();
+    }
+  }
+
+  /// Is something asked for?
+  MS_DEVICE void look() {
+    asked = __shfl_sync(FULL_WARP, load_device(&engine.run->control.word), 0);
+    wanted = __shfl_sync(FULL_WARP, load_device(&engine.programs->number.word), 0);
+    if (asked == control && wanted == change) return;
+    if (wanted == change) {
+      tell();
+      return;
+    }
+    fence_device();
+    step = SWITCH_PREPARE;
+    prepared = 0;
+    const Change& c = engine.programs->change;
+    if (c.place != NOWHERE && lane_id() == 0) party.running[c.place] = c.running;
+    __syncwarp();
+  }
+
+  /// Make the workers' parts of a new program's maps ready, a piece at a time. True when they are.
+  MS_DEVICE bool prepare() {
+    const Change& c = engine.programs->change;
+    if (c.place == NOWHERE) return true;
+    const VmAttached& a = party.running[c.place].vm;
+    const u64 all = a.program->worker_words;
+    const u32 i = static_cast<u32>(prepared / all);
+    if (i == workers) return true;
+    u64 from = prepared % all;
+    u64* part = a.part(worker(i));
+    const bool ready = vm_prepare(a, part, false, from, PREPARE_WORDS);
+    prepared = ready ? (i + 1) * all : i * all + from;
+    if (ready) {
+      vm_follow(a, part);
+      u32* book = reinterpret_cast<u32*>(&book_of(c.place, worker(i)));
+      for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
+      __syncwarp();
+    }
+    return false;
+  }
+
+  /// The workers fire for those that run and those that will.
+  MS_DEVICE void tell() {
+    step = SWITCH_TELL;
+    set_masks(party.hooks | hooks_to_be());
+  }
+
+  MS_DEVICE u32 active_to_be() const {
+    if (ending) return 0;
+    if (wanted == change) return party.active;
+    const Change& c = engine.programs->change;
+    u32 active = party.active;
+    if (c.leaves != NOWHERE) active &= ~(1u << c.leaves);
+    if (c.place != NOWHERE) active |= 1u << c.place;
+    return active;
+  }
+  MS_DEVICE u32 hooks_to_be() const { return (asked & CONTROL_MASK) | running_hooks(party.running, active_to_be()); }
+
+  MS_DEVICE void set_masks(u32 mask) {
+    for (u32 i = 0; i < workers; i++)
+      if (lane_id() == 0) shared.watched[i].queue.set_mask(mask);
+    __syncwarp();
+  }
+
+  MS_DEVICE bool all_follow() const {
+    bool follow = true;
+#pragma unroll 1
+    for (u32 i = 0; i < workers; i++) {
+      const Consumer<HookSpace>& q = shared.watched[i].queue;
+      follow &= q.left() || q.seen_mask() == q.mask();
+    }
+    return __all_sync(FULL_WARP, follow);
+  }
+
+  MS_DEVICE void cut_all() {
+    for (u32 i = 0; i < workers; i++) {
+      Watched w = get(i);
+      w.cut_early();
+      put(w, i);
+    }
+    uncut = workers;
+    if (step == SWITCH_NONE) step = SWITCH_CUT;
+  }
+
+  /// All workers are cut: from here on the new party runs.
+  MS_DEVICE void go_over() {
+    step = SWITCH_NONE;
+    const u32 active = active_to_be();
+    const Change& c = engine.programs->change;
+    leaving |= party.active & ~active;
+    if (wanted != change && c.place != NOWHERE && lane_id() == 0)
+      for (u32 i = 0; i < workers; i++) book_of(c.place, worker(i)).opened = now;
+    __syncwarp();
+    party.recorded = asked & CONTROL_MASK;
+    party.active = active;
+    party.hooks = party.recorded | running_hooks(party.running, active);
+    set_masks(party.hooks);
+    control = asked, change = wanted;
+    sharing = 0;
+#pragma unroll 1
+    for (u32 left = active; left; left &= left - 1)
+      if (party.running[__ffs(left) - 1].vm.program->shared_words > PART_WORDS) sharing |= left & -left;
+    if (lane_id() == 0) {
+      store_release_device(&engine.progress[index].change, change);
+      store_host(cursor + MS_CURSOR_MASK, control & CONTROL_MASK);
+      store_host(cursor + MS_CURSOR_ACK, control >> 24);
+      store_host(engine.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
+    }
+  }
+
+  /// The elected monitor alone reads the host's pages (two microseconds over PCIe) and hands on in device memory. The
+  /// mask is only taken when the commit byte beside it has changed.
+  MS_DEVICE void poll_host() {
+    u64 bytes = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_COMMIT));
+    u64 stop = load_host(engine.host + HOST_STOP);
+    u64 ping = load_host(engine.host + HOST_PING);
+    u64 number = load_host(engine.host + HOST_CHANGE + CHANGE_NUMBER);
+    answer(__shfl_sync(FULL_WARP, ping, 0));
+    bytes = __shfl_sync(FULL_WARP, bytes, 0);
+    stop = __shfl_sync(FULL_WARP, stop, 0);
+    number = __shfl_sync(FULL_WARP, number, 0);
+    u32 commit = bytes & 0xff;
+    if ((stop || (bytes >> 8 * (MS_CONTROL_STOP - MS_CONTROL_COMMIT) & 0xff)) && lane_id() == 0)
+      store_device(&engine.run->stop.word, 1);
+    if (number != polled) {
+      polled = static_cast<u32>(number);
+      fence_system();
+      if (!admit_change(engine.host + HOST_CHANGE) && lane_id() == 0)
+        store_host(engine.host + HOST_CHANGE + CHANGE_REFUSED, number);
+      __syncwarp();
+    }
+    if (commit == latched) return;
+    latched = commit;
+    fence_system();
+    u32 mask = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_MASK)) & engine.exported;
+    if (lane_id() == 0) store_device(&engine.run->control.word, (mask & CONTROL_MASK) | commit << 24);
+    __syncwarp();
+  }
+
+  /// A reading of both clocks: the host pings, and takes the best of a burst's round trips.
+  MS_DEVICE void answer(u64 ping) {
+    if (ping == pinged) return;
+    u64 until = warp_time() + PING_NS;
+    while (ping != pinged || warp_time() < until) {
+      if (ping != pinged && lane_id() == 0) {
+        store_host(engine.host + HOST_PING_TIME, device_time());
+        fence_system();
+        store_host(engine.host + HOST_PING_ECHO, ping);
+      }
+      pinged = ping;
+      ping = __shfl_sync(FULL_WARP, load_host(engine.host + HOST_PING), 0);
+    }
+  }
+};
+
+}  // namespace ms

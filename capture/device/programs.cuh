@@ -1,0 +1,138 @@
+// Programs on the device: how one comes in, and what is kept of it beside its maps.
+//
+// The engine's host side verifies a program, renders it for the VM and asks for one change at a time, by words in pinned
+// host memory (ChangeWord). The elected monitor copies the program's words into device memory, checks them there, makes
+// the shared part of its maps ready, and publishes the change's number; every monitor then makes its own workers' parts
+// ready, cuts their intervals and goes over to it between two batches (monitor.cuh).
+//
+//   Change, and a program's words    written by the elected monitor, before it publishes the number (device fence)
+//   a worker's part and Book         written by that worker's monitor alone
+//   the shared part                  by every monitor, through atomics
+#pragma once
+#include "hooks.cuh"
+#include "vm_check.cuh"
+#include "vm_epochs.cuh"
+#include "vm_programs.cuh"
+
+namespace ms {
+
+constexpr u32 PLACES = 32;   // for programs that run, and those that have left and are not wholly exported
+constexpr u32 NOWHERE = 32;  // no place
+constexpr u32 RECORDER_BIT = 1u << (MS_PROGRAM_RECORDER - 1);
+constexpr u32 EXPORT_WORDS = 1 << 13;       // a monitor's buffer of exports
+constexpr u32 SHARED_PART = 0xffffffff;     // in the place of a worker
+
+/// Words of the engine's page of host memory from HOST_CHANGE on. By the host, except REFUSED.
+enum ChangeWord : u32 {
+  CHANGE_NUMBER = 0,  // written last; never 0
+  CHANGE_LEAVES,  // place of the program that is to leave, or NOWHERE
+  CHANGE_PLACE,   // of the one that comes, or NOWHERE; of that:
+  CHANGE_BIT,     // which of a row's `by`
+  CHANGE_FROM,    // where its words are, in host memory
+  CHANGE_WORDS,  // and how many
+  CHANGE_CODE,   // where they go, in device memory
+  CHANGE_ARENA,  // memory for its maps, in device memory
+  CHANGE_ARENA_WORDS,
+  CHANGE_INSTRUCTIONS,
+  CHANGE_ROWS,
+  CHANGE_HOOKS,
+  CHANGE_PROGRAM,
+  CHANGE_LENGTH,
+  CHANGE_REFUSED = 15  // by the elected monitor: number of the last change whose words are no program
+};
+
+/// Words between a monitor and the host, in host memory.
+enum MonitorWord : u32 {
+  MONITOR_HEAD = 0,    // of exports, see exports.cuh
+  MONITOR_CHANGE = 1,  // number of the change that is in force with it
+  MONITOR_SEEN = 8,    // by the host
+  MONITOR_WORDS = 16
+};
+
+/// A program that a monitor runs.
+struct Running {
+  VmAttached vm;
+  u32 hooks, program;
+};
+
+/// What is asked for: one leaves, one comes, or both at once.
+struct Change {
+  u32 leaves, place;
+  Running running;
+};
+
+/// What a monitor keeps of a program and one worker.
+struct Book {
+  u32 cut[VM_HOOKS * VM_COUNTS];       // the part's counters, as of the last cut
+  u32 refused[VM_HOOKS];               // rows that found the event ring full, since it was attached
+  u32 refused_cut[VM_HOOKS];           // the same, as of the last cut
+  u64 sum[5];                          // eligible, observed, throttled, lost, faulted, since it was attached
+  u64 sum_close[5];                    // the same, as of the last close that was accepted
+  u64 closed_sum[5];                   // of the epochs that are being exported
+  u64 closed_from, closed_to, opened;  // their time, ns; and the begin of what is open
+  u32 stage, map;                      // of leaving: see exports.cuh
+  u64 entry;
+};
+
+/// Between blocks, in device memory.
+struct Programs {
+  Line number;  // of the change that stands below; by the elected monitor
+  Change change;
+};
+
+/// The last of a program's is its shared part's.
+MS_DEVICE Book& book_of(u32 place, u32 worker) {
+  const u32 all = 2 * engine.blocks + 1;
+  return static_cast<Book*>(engine.books)[place * all + (worker == SHARED_PART ? all - 1 : worker)];
+}
+
+/// The part of a program's maps that a worker has, or all share.
+MS_DEVICE u64* part_of(const Running& r, u32 worker) { return worker == SHARED_PART ? r.vm.arena : r.vm.part(worker); }
+
+MS_DEVICE u32 running_hooks(const Running* running, u32 active) {
+  u32 hooks = 0;
+#pragma unroll 1
+  for (u32 left = active; left; left &= left - 1) hooks |= running[__ffs(left) - 1].hooks;
+  return hooks;
+}
+
+/// By the elected monitor: take in the change that the host asks for. False: its words are no program.
+MS_DEVICE bool admit_change(const u64* words) {
+  Programs& out = *engine.programs;
+  u64 mine = lane_id() < CHANGE_LENGTH ? load_host(words + lane_id()) : 0;
+  Change c = {};
+  c.leaves = __shfl_sync(FULL_WARP, mine, CHANGE_LEAVES), c.place = __shfl_sync(FULL_WARP, mine, CHANGE_PLACE);
+  if (c.leaves > NOWHERE || c.place > NOWHERE) return false;
+  if (c.place != NOWHERE) {
+    const u64* from = reinterpret_cast<const u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_FROM));
+    u64* code = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_CODE));
+    const u32 n = __shfl_sync(FULL_WARP, mine, CHANGE_WORDS);
+    for (u32 k = lane_id(); k < n; k += 32) code[k] = load_host(from + k);
+    __syncwarp();
+    VmAttached& a = c.running.vm;
+    a.program = reinterpret_cast<const VmHeader*>(code);
+    a.arena = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_ARENA));
+    a.instructions = __shfl_sync(FULL_WARP, mine, CHANGE_INSTRUCTIONS);
+    a.rows = __shfl_sync(FULL_WARP, mine, CHANGE_ROWS);
+    a.workers = 2 * engine.blocks;
+    a.bit = __shfl_sync(FULL_WARP, mine, CHANGE_BIT);
+    c.running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (engine.exported | 1u << MS_HOOK_EPOCH);
+    c.running.program = __shfl_sync(FULL_WARP, mine, CHANGE_PROGRAM);
+    if (!vm_check(code, n, __shfl_sync(FULL_WARP, mine, CHANGE_ARENA_WORDS), a.workers)) return false;
+    for (u64 at = 0; !vm_prepare(a, a.arena, true, at, 1 << 16);) {
+    }
+    u32* book = reinterpret_cast<u32*>(&book_of(c.place, SHARED_PART));
+    for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
+  }
+  fence_device();
+  __syncwarp();
+  if (lane_id() == 0) {
+    out.change = c;
+    fence_device();
+    store_device(&out.number.word, static_cast<u32>(mine));  // lane 0 holds CHANGE_NUMBER
+  }
+  __syncwarp();
+  return true;
+}
+
+}  // namespace ms

@@ -1,0 +1,67 @@
+"""What monitors need beside the segment: device memory for programs and maps, host memory for exports and orders."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+MONITOR_HEAD, MONITOR_CHANGE, MONITOR_SEEN, MONITOR_WORDS = 0, 1, 8, 16
+"""`enum MonitorWord`."""
+CODE_BYTES = 1 << 17
+"""Of a program's words, at most."""
+
+
+class Sizes(NamedTuple):
+    """`sizes` of megakernel.cu, in bytes; `places` and `watched` are counts."""
+
+    block: int
+    queues: int = 0
+    programs: int = 0
+    running: int = 0
+    book: int = 0
+    deep: int = 0
+    monitor: int = 0
+    exports: int = 0
+    places: int = 0
+    watched: int = 0
+
+
+class MonitorMemory:
+    """Allocated before a launch. arena: bytes for the maps of all programs.
+
+    words: [monitors, MONITOR_WORDS], and exports: [monitors, words of a buffer], both shared with the device.
+    """
+
+    def __init__(self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, arena: int) -> None:
+        self.sizes, self.monitors = sizes, monitors
+        self._arrays = {
+            "hook_queues": cupy.zeros(blocks * sizes.queues, np.uint8),
+            "programs": cupy.zeros(sizes.programs, np.uint8),
+            "running": cupy.zeros(monitors * sizes.places * sizes.running, np.uint8),
+            "books": cupy.zeros(sizes.places * (2 * blocks + 1) * sizes.book, np.uint8),
+            "deep": cupy.zeros(monitors * sizes.deep, np.uint8),
+            "progress": cupy.zeros(monitors * 128, np.uint8),
+        }
+        self.code = cupy.zeros(sizes.places * CODE_BYTES, np.uint8)
+        self.arena = cupy.zeros(max(arena, 8), np.uint8)
+        self._pinned = cupy.cuda.alloc_pinned_memory(monitors * (MONITOR_WORDS * 8 + sizes.exports) + CODE_BYTES)
+        whole: U64 = np.frombuffer(self._pinned, np.uint64)
+        n = monitors * MONITOR_WORDS
+        self.words = whole[:n].reshape(monitors, MONITOR_WORDS)
+        self.exports = whole[n : n + monitors * sizes.exports // 8].reshape(monitors, -1)
+        self.image = whole[n + monitors * sizes.exports // 8 :][: CODE_BYTES // 8]
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Of `struct Engine`."""
+        out = {name: int(array.data.ptr) for name, array in self._arrays.items()}
+        return out | {"exports": self.exports.ctypes.data, "export_words": self.words.ctypes.data}
+
+    def reset(self, stream: Any) -> None:
+        """Before a launch: nothing attached, nothing exported."""
+        for array in self._arrays.values():
+            array.data.memset_async(0, array.nbytes, stream)
+        self.words[:] = 0

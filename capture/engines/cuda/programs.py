@@ -1,0 +1,257 @@
+"""Programs on a running kernel: requests checked here, changes carried out by the device, exports brought home.
+
+A request is verified and rendered for the device VM in this process; the device is then asked for one change at a time
+(HostWord HOST_CHANGE and capture/device/changes.cuh), and the request is answered when every monitor has gone over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....store.errors import MegascopeError
+from ...programs import vmcode
+from ...programs.execution import Limits
+from ...programs.verdict import Verdict
+from ...segment.layout import Layout
+from ...segment.program_words import Code, Op, Slot, SlotState
+from ...segment.requests import Request
+from ..admission import Unfit, admit
+from ..host.segment_sink import SegmentSink
+from .exports import Exports, slices
+from .memory import HostWords
+from .monitors import CODE_BYTES, MONITOR_CHANGE, MONITOR_HEAD, MONITOR_SEEN, MonitorMemory
+from .parameters import HOST_CHANGE
+
+NOWHERE = 32
+REFUSED = 15
+"""`CHANGE_REFUSED`."""
+PATIENCE_S = 2.0
+"""How long monitors may take to go over to a change."""
+
+
+@dataclass
+class Placed:
+    """A program on the device. arena: (offset, length) in words."""
+
+    place: int
+    slot: int
+    program: int
+    verdict: Verdict
+    limits: Limits
+    arena: tuple[int, int]
+    exports: Exports
+    request: Request
+
+
+@dataclass
+class Pending:
+    """A change that the device has been asked for."""
+
+    request: Request
+    number: int
+    comes: Placed | None
+    leaves: Placed | None
+    asked: int
+    """time.monotonic_ns()"""
+
+
+class Programs:
+    """All programs but the recorder. Not for several threads."""
+
+    def __init__(
+        self, sink: SegmentSink, memory: MonitorMemory, host: HostWords, now: Callable[[], int], layout: Layout
+    ) -> None:
+        self._sink, self._memory, self._host, self._t = sink, memory, host, now
+        self._exported, self._workers = layout.exported, layout.workers
+        self._epoch_ns, self._slots = layout.epoch_ns, layout.program_slots
+        self._placed: dict[int, Placed] = {}
+        self._attached: dict[int, Placed] = {}
+        self._pending: Pending | None = None
+        self._number = 0
+        self._next = 2
+        self._queue: deque[tuple[int | None, bytes]] = deque()
+        self.took_ns: list[int] = []
+        """of each change: from its publication to the last monitor's acknowledgement, as seen here"""
+
+    def poll(self) -> None:
+        """A little of everything that waits; a change that is under way is seen through."""
+        self._bring_home()
+        self._serve()
+        while self._pending:
+            self._settle(self._pending)
+
+    def end(self) -> None:
+        """The kernel has ended: what is still on the way goes out."""
+        self._bring_home()
+        for placed in list(self._placed.values()):
+            self._queue.extend(placed.exports.ready(all_of_it=True))
+            self._sink.tell(placed.slot, SlotState.FREE, {})
+        self._flush()
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        request = self._sink.next_request()
+        if request is None:
+            return
+        try:
+            if not isinstance(request, Request):
+                raise Unfit(Code.DAMAGED, request.why)
+            self._ask(request)
+        except Unfit as no:
+            self._sink.answer(request.number, no.code, 0, no.text, arena_used=self._used)
+
+    @property
+    def in_use(self) -> int:
+        """Programs that run, or have left and are not wholly told."""
+        return len(self._placed)
+
+    @property
+    def _used(self) -> int:
+        return 8 * sum(p.arena[1] for p in self._placed.values())
+
+    def _ask(self, request: Request) -> None:
+        there = self._attached.get(request.slot)
+        comes: Placed | None = None
+        if request.op == Op.DETACH:
+            if there is None:
+                raise Unfit(Code.SLOT, f"slot {request.slot} has no program")
+        else:
+            if (there is not None) != (request.op == Op.REPLACE):
+                raise Unfit(Code.SLOT, f"slot {request.slot} is {'taken' if there else 'free'}")
+            if there is None and len(self._attached) >= self._slots:
+                raise Unfit(Code.SLOT, f"all {self._slots} slots are taken")
+            comes = self._prepare(request)
+        self._number = self._number % 0xFFFF_FFFF + 1
+        change = self._host.words[HOST_CHANGE : HOST_CHANGE + 16]
+        change[1] = NOWHERE if there is None else there.place
+        change[2] = NOWHERE
+        if comes is not None:
+            image = np.frombuffer(vmcode.render(comes.verdict), np.uint64)
+            self._memory.image[: len(image)] = image
+            code = int(self._memory.code.data.ptr) + comes.place * CODE_BYTES
+            arena = int(self._memory.arena.data.ptr) + 8 * comes.arena[0]
+            limits = comes.limits
+            change[2:13] = (
+                comes.place,
+                1 << comes.slot,
+                self._memory.image.ctypes.data,
+                len(image),
+                code,
+                arena,
+                comes.arena[1],
+                limits.instructions,
+                limits.rows,
+                comes.verdict.program.mask,
+                comes.program,
+            )
+        self._pending = Pending(request, self._number, comes, there, time.monotonic_ns())
+        change[0] = self._number
+
+    def _prepare(self, request: Request) -> Placed:
+        verdict, limits = admit(request, exported=self._exported, epoch_ns=self._epoch_ns, program=self._next)
+        try:
+            words = len(vmcode.render(verdict)) // 8
+        except MegascopeError as no:
+            raise Unfit(Code.FAILED, f"{no.what}: {no.why}") from None
+        if 8 * words > CODE_BYTES:
+            raise Unfit(Code.FAILED, f"it takes {8 * words} bytes on the device, which has {CODE_BYTES}")
+        place = next((p for p in range(NOWHERE) if p not in self._placed), None)
+        if place is None:
+            raise Unfit(Code.SLOT, "programs that have left are still telling what they hold; try again")
+        bytes_needed = vmcode.arena(verdict.program.maps).bytes(self._workers)
+        arena = self._allocate(bytes_needed // 8)
+        exports = Exports(verdict, self._next, self._workers, self._epoch_ns, self._sink.map_bytes // 4)
+        return Placed(place, request.slot, self._next, verdict, limits, arena, exports, request)
+
+    def _allocate(self, words: int) -> tuple[int, int]:
+        """The first gap that is wide enough. Raises Unfit when there is none."""
+        at, room = 0, self._memory.arena.nbytes // 8
+        for offset, length in sorted(p.arena for p in self._placed.values()):
+            if offset - at >= words:
+                break
+            at = offset + length
+        if at + words > room:
+            text = f"its maps need {8 * words:,} bytes, of {8 * room:,} in the arena {8 * room - self._used:,} are free"
+            raise Unfit(Code.ARENA, text)
+        return at, words
+
+    def _settle(self, pending: Pending) -> None:
+        """Answer, if every monitor has gone over, or the device has refused."""
+        request, comes, leaves = pending.request, pending.comes, pending.leaves
+        if int(self._host.words[HOST_CHANGE + REFUSED]) == pending.number:
+            self._pending = None
+            self._sink.answer(request.number, Code.FAILED, 0, "the device refuses its code", arena_used=self._used)
+            return
+        if (self._memory.words[:, MONITOR_CHANGE] != pending.number).any():
+            self._bring_home()  # who waits for room to export cannot go over
+            if time.monotonic_ns() - pending.asked > PATIENCE_S * 1e9:
+                # It may still come into force: its place and memory are not given to another.
+                self._pending = None
+                if comes is not None:
+                    self._placed[comes.place] = comes
+                text = f"monitors did not go over to it in {PATIENCE_S} s"
+                self._sink.answer(request.number, Code.FAILED, 0, text, arena_used=self._used)
+            return
+        self._pending = None
+        self.took_ns.append(time.monotonic_ns() - pending.asked)
+        t = self._t()
+        if leaves is not None:
+            del self._attached[leaves.slot]
+            self._sink.tell(leaves.slot, SlotState.LEAVING, {Slot.UNTIL: t, Slot.CHANGE: request.number})
+        if comes is not None:
+            self._next += 1
+            self._placed[comes.place] = self._attached[comes.slot] = comes
+            self._sink.tell(comes.slot, SlotState.ATTACHED, self._line(comes, t))
+        program = comes.program if comes else leaves.program if leaves else 0
+        self._sink.answer(request.number, Code.DONE, program, "", arena_used=self._used)
+
+    def _line(self, p: Placed, t: int) -> dict[Slot, int]:
+        r = p.request
+        return {
+            Slot.CHANGE: r.number,
+            Slot.PROGRAM: p.program,
+            Slot.OFFSET: r.offset,
+            Slot.LENGTH: r.length,
+            Slot.IMAGE_CRC: r.image_crc,
+            Slot.HOOKS: p.verdict.program.mask,
+            Slot.INSTRUCTIONS: p.limits.instructions,
+            Slot.ROWS: p.limits.rows,
+            Slot.SINCE: t,
+            Slot.UNTIL: 0,
+            Slot.MEMORY: 8 * p.arena[1],
+        } | dict.fromkeys((Slot.OBSERVED, Slot.EMITTED, Slot.MISSING), 0)
+
+    # --- exports -----------------------------------------------------------------------------------------------
+
+    def _bring_home(self) -> None:
+        """Take the buffers that monitors have handed over."""
+        words = self._memory.words
+        turn = words[:, MONITOR_HEAD] >> np.uint64(32)
+        for monitor in np.nonzero(turn != words[:, MONITOR_SEEN])[0].tolist():
+            length = int(words[monitor, MONITOR_HEAD]) & 0xFFFF_FFFF
+            for s in slices(self._memory.exports[monitor, :length]):
+                placed = self._placed.get(s.place) or (self._pending and self._pending.comes)
+                if placed and placed.program == s.program:
+                    placed.exports.take(s)
+            words[monitor, MONITOR_SEEN] = turn[monitor]
+        for place, placed in list(self._placed.items()):
+            self._queue.extend(placed.exports.ready())
+            if len(placed.exports.left) > self._workers:  # every worker's, and the shared part
+                self._queue.extend(placed.exports.ready(all_of_it=True))
+                del self._placed[place]
+                if placed.slot not in self._attached:
+                    self._sink.tell(placed.slot, SlotState.FREE, {})
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._queue:
+            worker, record = self._queue[0]
+            if not self._sink.keep_map(0 if worker is None else worker % self._memory.monitors, record):
+                break
+            self._queue.popleft()

@@ -1,0 +1,155 @@
+"""The attacher's side: one request at a time, from whichever process holds the lock of the area of programs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from types import TracebackType
+
+from ...store.errors import MegascopeError, Refused
+from ..programs.execution import UNLIMITED, Limits
+from . import slots
+from .process import alive
+from .program_words import REQUEST, SLOTS, Op, Requests, SlotState
+from .reader import SegmentReader
+from .words import Cursor
+
+NAP_S = 0.0002
+PATIENCE_S = 5.0
+"""How long an engine, another attacher or a drainer may take before a request is given up."""
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+class Mailbox:
+    """The right to make requests of an engine, from construction to `close`; use it in a with-statement.
+
+    idle: what to do while waiting; who drains the engine goes on draining, or it would never answer. Raises Refused for
+    an engine that runs no programs, MegascopeError when somebody else does not let go of it.
+    """
+
+    def __init__(
+        self,
+        segment: SegmentReader,
+        what: str,
+        patience_s: float = PATIENCE_S,
+        idle: Callable[[], object] = lambda: time.sleep(NAP_S),
+    ) -> None:
+        self.segment, self.what, self._patience, self._idle = segment, what, patience_s, idle
+        if not slots.can_attach(segment):
+            raise Refused(what, f"engine {segment.layout.name} runs no programs", "restart it with room for them")
+        self._until = time.monotonic() + patience_s
+        while not self._lock(fcntl.F_WRLCK):
+            self._nap("another process is attaching or detaching and does not end")
+
+    def __enter__(self) -> Mailbox:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lock(fcntl.F_UNLCK)
+
+    def attach(self, slot: int, image: bytes, limits: Limits, *, replace: bool = False) -> slots.Answer:
+        """Ask for a program in a slot; what the engine says to it.
+
+        Raises Refused when there is no room for its image, MegascopeError when nobody answers.
+        """
+        self._until = time.monotonic() + self._patience
+        self._settle()
+        offset = self._room(len(image))
+        self._poke(self.segment.layout.images_offset + offset, image)
+        op = Op.REPLACE if replace else Op.ATTACH
+        return self._ask(op, slot, offset, len(image), zlib.crc32(image), limits)
+
+    def detach(self, slot: int) -> slots.Answer:
+        """Ask for a slot's program to go. Raises as `attach`."""
+        self._until = time.monotonic() + self._patience
+        self._settle()
+        return self._ask(Op.DETACH, slot, 0, 0, 0, Limits())
+
+    def free_slot(self) -> int | None:
+        """The free slot that has been so for longest; None when all are taken."""
+        last = {line.slot: line for line in slots.lines(self.segment)}
+        free = [s for s in range(1, SLOTS) if s not in last or last[s].state == SlotState.FREE]
+        used = sum(line.state != SlotState.FREE for line in last.values())
+        if used >= self.segment.layout.program_slots or not free:
+            return None
+        return min(free, key=lambda s: last[s].change if s in last else 0)
+
+    def _settle(self) -> None:
+        """Until the last request has been answered, is in force everywhere, and a live drainer has read it."""
+        at = self.segment.layout.requests_offset
+        while True:
+            commit = self.segment.read(at + Requests.COMMIT, 1)[0]
+            last = slots.answer(self.segment)
+            if commit == last.number & 0xFF and self._in_force(last.number):
+                pid, start = self.segment.lease()
+                seen = self.segment.read(at + Requests.SEEN, 1)[0]
+                if seen == commit or not alive(pid, start):
+                    self._last = last.number
+                    return
+                self._nap(f"process {pid}, which records it, has not read the last change")
+            else:
+                self._nap(self._silence())
+
+    def _ask(self, op: Op, slot: int, offset: int, length: int, crc: int, limits: Limits) -> slots.Answer:
+        lay, number = self.segment.layout, self._last + 1
+        numbers = min(limits.instructions, UNLIMITED), min(limits.rows, UNLIMITED)
+        body = REQUEST.pack(number, op, slot, offset, length, crc, 0, *numbers, 0)[:-4]
+        self._poke(lay.requests_offset + Requests.REQUEST, body + struct.pack("<I", zlib.crc32(body)))
+        self._poke(lay.requests_offset + Requests.COMMIT, bytes([number & 0xFF]))
+        while (said := slots.answer(self.segment)).number != number or not self._in_force(number):
+            self._nap(self._silence())
+        return said
+
+    def _room(self, length: int) -> int:
+        """Where an image can stand: before, between or behind those in use. Raises Refused without such a place."""
+        room = self.segment.layout.image_bytes
+        used = sorted(
+            (line.offset, line.offset + line.length)
+            for line in slots.lines(self.segment)
+            if line.state != SlotState.FREE
+        )
+        at = 0
+        for begin, end in used:
+            if at + length <= begin:
+                break
+            at = max(at, -(-end // 8) * 8)
+        if at + length > room:
+            free = room - sum(end - begin for begin, end in used)
+            raise Refused(
+                self.what, f"its image has {length:,} bytes, of {room:,} {free:,} are free", "detach another program"
+            )
+        return at
+
+    def _in_force(self, number: int) -> bool:
+        return bool((self.segment.cursors()[:, Cursor.PROGRAMS] >= number).all())
+
+    def _silence(self) -> str:
+        status = self.segment.status()
+        if status.text not in ("running", "starting"):
+            return f"the engine has {status.text}"
+        return "the engine does not answer: it waits for a recorder, or hangs"
+
+    def _nap(self, why: str) -> None:
+        if time.monotonic() > self._until or why.startswith("the engine has"):
+            raise MegascopeError(self.what, why, "megascope ls shows its state")
+        self._idle()
+
+    def _poke(self, offset: int, data: bytes) -> None:
+        self.segment.whole()
+        os.pwrite(self.segment.fd, data, offset)
+
+    def _lock(self, kind: int) -> bool:
+        # Of the open file, not of the process, so that two threads keep each other out too; flock is the drainer's.
+        lay = self.segment.layout
+        try:
+            fcntl.fcntl(self.segment.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, lay.requests_offset, 1, 0))
+        except BlockingIOError:
+            return False
+        return True

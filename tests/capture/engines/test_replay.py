@@ -1,0 +1,325 @@
+"""Replay against live: the same programs, attached to a run and over its recording, must tell the same to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from host_runs import SHAPES, SMALL
+from live_runs import Programs, coverage, emitted, ids, maps, record, replay, rows
+
+from megascope.__main__ import run as megascope
+from megascope.capture.engines.recorded.output import Output
+from megascope.capture.engines.recorded.recording import Recording
+from megascope.capture.engines.recorded.replay import Interrupted, Replay
+from megascope.capture.programs import histogram, standard
+from megascope.capture.programs.execution import Limits
+from megascope.capture.programs.language import compile as compile_query
+from megascope.capture.programs.loader import load
+from megascope.store import seal, spool
+from megascope.store.check import check
+from megascope.store.errors import Refused
+from megascope.store.tables import HOOK_BY_NAME
+from megascope.store.trace import Trace, TraceWriter
+
+OBJECTS = Path(__file__).resolve().parents[1] / "programs" / "objects"
+SLOW = {"threshold_ns": "2us"}
+SHORT = ",epoch_ms=0.5,jitter=0.3"
+
+
+def monitors(*names: str) -> Programs:
+    return [(standard.load(n, SLOW if n == "slow_tasks" else {}), standard.BY_NAME[n].limits) for n in names]
+
+
+def objects(*names: str, limits: Limits | None = None) -> Programs:
+    return [(load(OBJECTS / f"{name}.bpf.o"), limits or Limits()) for name in names]
+
+
+def queries(*texts: str) -> Programs:
+    return [(compile_query(text, name=f"q{i}").program, Limits()) for i, text in enumerate(texts)]
+
+
+EVERY = tuple(m.name for m in standard.MONITORS)
+ONE_RANK = tuple(n for n in EVERY if n != "comm")
+QUERIES = (
+    "complete { @n[class, worker] = count(); }",
+    "complete /exec_ns > 1us/ { @h[class] = hist(exec_ns); emit() limit(20000/s); }",
+    "resume { @s[dep_class] = stats(wait_ns); @m[worker] = max(wait_ns); }",
+    "start, complete { @t[task] = t; if (worker == 1) { delete(@t[task]); } }",
+)
+RUNS: dict[str, tuple[str, Programs]] = {
+    "every monitor, two ranks": (SHAPES["dynamic-2-ranks"] + SHORT, monitors(*EVERY)),
+    "every monitor, short queues": (SHAPES["short-queues"] + SHORT, monitors(*ONE_RANK)),
+    "static": (SHAPES["static"] + SHORT, monitors("latency", "waits", "requests", "slow_tasks")),
+    "tiny epochs": (SHAPES["dynamic"] + ",epoch_ms=0.02", monitors("latency", "slow_tasks")),
+    "one epoch": (SHAPES["dynamic"], monitors("latency", "queues")),
+    "queues that lose": (SHAPES["dynamic-2-ranks"] + SHORT + ",lose=0.05", monitors(*EVERY)),
+    "objects, state and epochs": (
+        SHAPES["dynamic-2-ranks"] + SHORT,
+        objects("class_latency", "pairing", "requests", "trend", "wait_stats", "extremes", "loops"),
+    ),
+    "spent budgets": (
+        SHAPES["dynamic"] + SHORT,
+        [*objects("class_latency", "pairing", limits=Limits(9_000, 2)), *monitors("slow_tasks")],
+    ),
+    "queries": (SHAPES["dynamic"] + SHORT, queries(*QUERIES)),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_replay_tells_what_live_told(name: str, tmp_path: Path) -> None:
+    spec, programs = RUNS[name]
+    live = record(tmp_path, spec, programs)
+    again = replay(live, tmp_path / "replay.mscope", programs)
+    told = maps(live)
+    assert told
+    assert any(told.values())
+    assert maps(again) == told
+    assert coverage(again, ids(programs)) == coverage(live, ids(programs))
+    assert emitted(again) == emitted(live)
+    if any(p.name in ("slow_tasks", "class_latency", "q1") for p, _ in programs):
+        assert emitted(live)
+    assert not check(again).findings
+
+
+def test_a_replay_says_of_which_trace_it_is(tmp_path: Path) -> None:
+    live = record(tmp_path, SHAPES["dynamic"] + SHORT, [])
+    again = replay(live, tmp_path / "replay.mscope", monitors("latency"))
+    with Trace.open(live) as one, Trace.open(again) as other:
+        text = json.dumps(one.manifest, sort_keys=True, separators=(",", ":")).encode()
+        of = other.manifest["engine"]["replay_of"]
+        assert of["manifest_sha256"] == hashlib.sha256(text).hexdigest()
+        assert (of["trace"], of["population"], of["selection"]) == (one.manifest["id"], "recorder", "all")
+        assert [p["name"] for p in other.manifest["programs"]] == ["latency"]
+        assert other.manifest["programs"][0]["selection"] == "escalated(latency)"
+        for table in ("task_classes", "workers", "requests", "step_requests"):
+            assert other.table(table).equals(one.table(table)), table
+    assert sum(rows(again, "intervals")["seqs"].to_pylist()) == sum(rows(live, "intervals")["seqs"].to_pylist())
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many parts, each with many workers and few rows."""
+    monkeypatch.setattr(spool, "ROTATE_ROWS", 1_000)
+    monkeypatch.setattr(seal, "PART_ROWS", 1_000)
+    monkeypatch.setattr(seal, "_PART_MOST", 1_250)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_that_overlap_epochs_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [*monitors("latency", "slow_tasks"), *objects("pairing", "trend")]
+    live = record(tmp_path, SMALL + ",steps=120,epoch_ms=0.3", programs)
+    with Trace.open(live) as trace:
+        assert len(trace.parts("events")) > 2
+    monkeypatch.setattr("megascope.capture.engines.recorded.columns.HELD", 2)
+    again = replay(live, tmp_path / "replay.mscope", programs)
+    assert maps(again) == maps(live)
+    assert emitted(again) == emitted(live)
+
+
+def test_an_unsealed_trace_is_replayed_with_its_tail(tmp_path: Path) -> None:
+    programs = monitors("latency", "waits")
+    live = record(tmp_path, SHAPES["dynamic"] + SHORT, programs)
+    with Trace.open(live) as trace:
+        recording = Recording(trace)
+        run = Replay(recording, programs)
+        given = {k: trace.manifest[k] for k in ("engine", "clock", "programs", "perturbation")}
+        tables = {"workers": trace.table("workers")}
+        writer = TraceWriter.create(tmp_path / "tail.mscope", given, tables)
+        decoder = run._decoder
+        for part in trace.parts("events"):
+            for number, n in enumerate(decoder.row_groups(part.path)):
+                writer.append("events", decoder.ring_rows((part.path, number), np.arange(n)))
+        for stream in ("coverage", "intervals"):
+            for batch in rows(live, stream).to_batches():
+                writer.append(stream, batch)
+        decoder.close()
+        writer.flush()
+        writer.close()
+    with Trace.open(tmp_path / "tail.mscope") as trace:
+        assert trace.state == "unsealed"
+        assert not trace.parts("events")
+    again = replay(tmp_path / "tail.mscope", tmp_path / "replay.mscope", programs)
+    assert maps(again) == maps(live)
+    assert coverage(again, ids(programs)) == coverage(live, ids(programs))
+
+
+def test_engine_wide_values_are_fed_as_each_epoch_closes(tmp_path: Path) -> None:
+    live = record(tmp_path, SHAPES["dynamic"] + ",epoch_ms=0.2", [])
+    asked = compile_query(
+        "complete { @lat = hist(exec_ns); if (p99(@lat) > 1) { emit(); } else { @below = count(); } }"
+    )
+    program = dataclasses.replace(asked.program, feedback=asked.feedback)
+    again = replay(live, tmp_path / "replay.mscope", [(program, Limits())])
+    done = [r for r in rows(live, "events").to_pylist() if r["hook"] == HOOK_BY_NAME["complete"].id]
+    epochs = np.array([r["t"] // 200_000 for r in done])
+    # A quantile is fed once there are a thousand values.
+    fed = np.array([int((epochs < e).sum()) >= 1_000 for e in epochs])
+    assert 0 < fed.sum() < len(fed)
+    expected = sorted((r["worker"], r["seq"]) for r, f in zip(done, fed, strict=True) if f)
+    assert sorted((r["worker"], r["seq"]) for r in rows(again, "events").to_pylist()) == expected
+    assert sum(r["value"] for r in rows(again, "maps.query_below").to_pylist()) == int((~fed).sum())
+
+
+# --- what was lost -----------------------------------------------------------------------------------------------
+
+
+def _by_class(path: Path, stream: str) -> dict[int, np.ndarray[Any, Any]]:
+    """Bucket counts of a histogram by class, over all ranks and epochs."""
+    out: dict[int, np.ndarray[Any, Any]] = {}
+    for row in rows(path, stream).to_pylist():
+        counts = out.setdefault(row["task_class"], np.zeros(histogram.BUCKETS, np.int64))
+        np.add.at(counts, [histogram.bucket(v) for v in row["lower"]], row["counts"])
+    return out
+
+
+def _missing(path: Path, hook: str) -> tuple[int, int]:
+    """(eligible, missing) at a hook by the account of the replay."""
+    mine = [r for r in rows(path, "coverage").to_pylist() if r["hook"] == HOOK_BY_NAME[hook].id]
+    return sum(r["eligible"] for r in mine), sum(r["throttled"] + r["lost"] + r["faulted"] for r in mine)
+
+
+def _hold_truth(truth: Path, lossy: Path) -> None:
+    eligible, missing = _missing(lossy, "complete")
+    whole, part = _by_class(truth, "maps.latency_execution"), _by_class(lossy, "maps.latency_execution")
+    total = sum(int(c.sum()) for c in whole.values())
+    observed = sum(int(c.sum()) for c in part.values())
+    assert eligible == total
+    assert 0 < missing == total - observed
+    for task_class, counts in whole.items():
+        seen = part.get(task_class, np.zeros_like(counts))
+        assert (seen <= counts).all()
+        assert int(seen.sum()) <= int(counts.sum()) <= int(seen.sum()) + missing
+    # Every row of a map carries the loss of its own epochs and rank, at all hooks of the program.
+    lost: dict[tuple[int, int], int] = {}
+    for r in rows(lossy, "coverage").to_pylist():
+        lost[r["rank"], r["t_end"]] = lost.get((r["rank"], r["t_end"]), 0) + r["lost"]
+    for r in rows(lossy, "maps.latency_execution").to_pylist():
+        assert r["lost"] == lost[r["rank"], r["t_end"]]
+    share = missing / eligible
+    of_all, of_seen = np.sum(list(whole.values()), axis=0), np.sum(list(part.values()), axis=0)
+    for q in (0.1, 0.5, 0.9, 0.99):
+        low, high = max(0.0, (q - share) / (1 - share)), q / (1 - share)
+        assert _quantile(of_seen, low) <= _quantile(of_all, q)
+        if high <= 1:
+            assert _quantile(of_all, q) <= _quantile(of_seen, high)
+
+
+def _quantile(counts: np.ndarray[Any, Any], q: float) -> int:
+    """The bucket in which it lies."""
+    rank = max(1, int(np.ceil(q * counts.sum() - 1e-9)))
+    return int(np.searchsorted(np.cumsum(counts), rank))
+
+
+def test_the_truth_lies_within_the_bounds_when_queues_lose(tmp_path: Path) -> None:
+    spec, programs = SHAPES["dynamic-2-ranks"] + SHORT, monitors("latency")
+    for name in ("whole", "lossy"):
+        (tmp_path / name).mkdir()
+    whole = record(tmp_path / "whole", spec, programs)
+    lossy = record(tmp_path / "lossy", spec + ",lose=0.04", [])
+    _hold_truth(whole, replay(lossy, tmp_path / "replay.mscope", programs))
+
+
+def test_the_truth_lies_within_the_bounds_when_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megascope.store.gather.BATCH_ROWS", 500)
+    programs = monitors("latency")
+    live = record(tmp_path, SMALL + ",steps=200" + SHORT, programs, max_bytes=1_200_000)
+    assert "disk_budget" in rows(live, "loss")["kind"].to_pylist()
+    again = replay(live, tmp_path / "replay.mscope", programs)
+    _hold_truth(live, again)
+    assert "disk_budget" in rows(again, "loss")["kind"].to_pylist()
+    assert None in rows(again, "coverage").filter(rows(again, "coverage")["lost"].to_numpy() > 0)["worker"].to_pylist()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_part_that_fails_its_checksum_is_lost_and_counted(tmp_path: Path) -> None:
+    programs = monitors("latency")
+    live = record(tmp_path, SMALL + ",steps=120" + SHORT, programs)
+    with Trace.open(live) as trace:
+        part = trace.parts("events")[1].path
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    _hold_truth(live, replay(live, tmp_path / "replay.mscope", programs))
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+def test_escalated_rows_are_no_population(tmp_path: Path) -> None:
+    live = record(tmp_path, SHAPES["dynamic"] + SHORT, monitors("slow_tasks"), raw=False)
+    assert rows(live, "events").num_rows
+    with pytest.raises(Refused, match=r"its rows were chosen by slow_tasks: .*; record every event"):
+        replay(live, tmp_path / "replay.mscope", monitors("latency"))
+    assert not (tmp_path / "replay.mscope").exists()
+
+
+def test_a_recording_with_other_programs_is_replayed_from_the_recorders_rows(tmp_path: Path) -> None:
+    live = record(tmp_path, SHAPES["dynamic"] + SHORT, monitors("slow_tasks", "latency"))
+    again = replay(live, tmp_path / "replay.mscope", monitors("latency"))
+    told = [r[1:] for r in maps(live)["maps.latency_execution"]]
+    assert [r[1:] for r in maps(again)["maps.latency_execution"]] == told
+
+
+def test_what_cannot_be_replayed_is_refused_in_one_line(tmp_path: Path) -> None:
+    live = record(tmp_path, SHAPES["static"] + SHORT, [])
+    out = tmp_path / "replay.mscope"
+    with pytest.raises(Refused, match="program queues wants the hook assign, which was not recorded"):
+        replay(live, out, monitors("queues"))
+    with pytest.raises(Refused, match="two programs are called latency"):
+        replay(live, out, [*monitors("latency"), *monitors("latency")])
+    with pytest.raises(Refused, match="0 programs, not 1 to 31"):
+        replay(live, out, [])
+    with pytest.raises(Refused, match="of kind advise"):
+        replay(live, out, objects("pick"))
+    with pytest.raises(Refused, match="it is the trace that is replayed"):
+        replay(live, live, monitors("latency"))
+    assert not out.exists()
+
+
+def test_an_interrupted_replay_leaves_nothing_behind(tmp_path: Path) -> None:
+    live = record(tmp_path, SHAPES["dynamic"] + SHORT, [])
+    with Trace.open(live) as trace:
+        recording = Recording(trace)
+        run = Replay(recording, monitors("latency"))
+        output = Output(recording, tmp_path / "replay.mscope", run.programs, run.table())
+        calls = iter([False, False, True])
+        with pytest.raises(Interrupted):
+            run.run(output, stopped=lambda: next(calls))
+        output.abandon()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["live.mscope"]
+
+
+# --- the verb ----------------------------------------------------------------------------------------------------
+
+
+def test_the_verb_prints_maps_or_writes_a_trace(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = record(tmp_path, SHAPES["dynamic"] + SHORT, [])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert megascope(["replay", str(live), "--program", "latency", "-f", "json"]) == 0
+    printed, notes = capfd.readouterr()
+    said = [json.loads(line) for line in printed.splitlines()]
+    complete = rows(live, "events").filter(rows(live, "events")["hook"].to_numpy() == HOOK_BY_NAME["complete"].id)
+    executed = [r for r in said if r["map"] == "maps.latency_execution"]
+    assert {r["program_name"] for r in executed} == {"latency"}
+    assert sum(r["count"] for r in executed) == complete.num_rows
+    assert "coverage 100 %" in notes
+    out = tmp_path / "out.mscope"
+    words = ["replay", str(live), "--program", "standard", "--set", "threshold_ns=2us", "-o", str(out)]
+    assert megascope(words) == 0
+    assert "standard monitors left out: comm (no hook send)" in capfd.readouterr().err
+    assert megascope(["sql", str(out), "SELECT count(*) AS n FROM events", "-f", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)["n"] == len(emitted(out)) > 0
+    assert megascope(["report", "overview", str(out)]) == 0
+    with pytest.raises(Refused, match="it exists; use --force"):
+        megascope(words)
+    assert megascope([*words, "--force", "--quiet"]) == 0

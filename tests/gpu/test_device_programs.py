@@ -1,0 +1,130 @@
+"""Programs attached to, replaced in and removed from a kernel while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from device_runs import check_identities, engine, records, rows, worker_of
+from monitors import Attacher, attacher, histogram, long_tasks, true_histograms
+
+from megascope.capture.programs.histogram import HEAD, WORDS, merge
+from megascope.capture.segment import map_ring
+from megascope.capture.segment.words import Control, Record, Summary
+
+pytestmark = pytest.mark.gpu
+LONG = "steps=60000,seconds=40,ring_mb=4000,summary_rows=4080,epoch_ms=20,arena_mb=2000"
+TRANSPORTS = pytest.mark.parametrize("transport", ["warp", "block"])
+
+
+def program_of(found: Any) -> Any:
+    return (found[:, Summary.WHAT] >> np.uint64(16) & np.uint64(0xFFFF)).astype(np.int64)
+
+
+def start(e: Any) -> threading.Thread:
+    run = threading.Thread(target=e.run, daemon=True)
+    run.start()
+    while e.kernel.host.steps_begun < 5:
+        time.sleep(0.001)
+        assert run.is_alive()
+    return run
+
+
+def stop(e: Any, run: threading.Thread) -> None:
+    e.segment.control[Control.STOP] = 1
+    run.join(60)
+    assert not run.is_alive()
+
+
+def histograms(a: Attacher, declared: Any, program: int) -> dict[int, Any]:
+    """What the map ring says of a program's only map, merged over epochs and workers."""
+    found: dict[int, list[Any]] = {}
+    for span, n, body in a.records:
+        if span.program != program:
+            continue
+        got = map_ring.entries(declared, n, body)
+        row = np.zeros((n, WORDS), np.uint64)
+        row[:, :HEAD] = got.head
+        which = np.repeat(np.arange(n), got.buckets.astype(np.int64))
+        row[which, HEAD + got.bucket] = got.count.astype(np.uint64)
+        for key, words in zip(got.keys, row, strict=True):
+            found.setdefault(int(key.view("<u4")[0]), []).append(words)
+    return {k: merge(np.array(v)) for k, v in found.items()}
+
+
+@TRANSPORTS
+def test_a_histogram_attached_to_a_running_kernel(cuda: Any, segment_path: Path, transport: str) -> None:
+    """What it says is what the raw rows of the intervals that it covers say, to the bit."""
+    with engine(cuda, segment_path, f"{LONG},transport={transport}") as e:
+        run = start(e)
+        with attacher(segment_path) as a:
+            program = histogram()
+            one = a.attach(program, 1)
+            time.sleep(0.1)
+            a.drain()
+            two = a.attach(program, 1, replace=True)
+            time.sleep(0.1)
+            a.drain()
+            a.detach(1)
+            time.sleep(0.1)
+            a.drain()
+            stop(e, run)
+            a.drain()
+            print("attach, ms:", a.took_ms)
+            check_identities(e.segment, written=False)
+            found, coverage = rows(e.segment), records(e.segment, Record.COVERAGE)
+            for number in (one, two):
+                its = coverage[program_of(coverage) == number]
+                assert len(its)
+                spans = np.stack([worker_of(its), *its[:, Summary.SEQ_FROM : Summary.SEQ_TO + 1].T.astype(np.int64)], 1)
+                truth, said = true_histograms(found, spans), histograms(a, program.maps[0], number)
+                assert its[:, Summary.OBSERVED].sum() == sum(int(h[0]) for h in truth.values())
+                assert said.keys() == truth.keys()
+                for cls, words in truth.items():
+                    np.testing.assert_array_equal(said[cls], words, f"class {cls}")
+
+
+@TRANSPORTS
+def test_emitted_rows_without_the_recorder(cuda: Any, segment_path: Path, transport: str) -> None:
+    with engine(cuda, segment_path, f"{LONG},transport={transport}", record=False) as e:
+        run = start(e)
+        with attacher(segment_path) as a:
+            number = a.attach(long_tasks(8_000), 3)
+            time.sleep(0.2)
+            a.detach(3)
+            stop(e, run)
+        found, coverage = rows(e.segment), records(e.segment, Record.COVERAGE)
+        its = coverage[program_of(coverage) == number]
+        assert (found["by"] == 1 << 3).all()
+        assert (found["t"] - found["aux"] >= 8_000).all()
+        assert its[:, Summary.WRITTEN].sum() == len(found["t"]) > 0
+        assert its[:, Summary.OBSERVED].sum() > its[:, Summary.EMITTED].sum()
+        np.testing.assert_array_equal(its[:, Summary.ELIGIBLE], its[:, Summary.OBSERVED] + its[:, Summary.LOST])
+
+
+def test_attached_a_hundred_times(cuda: Any, segment_path: Path) -> None:
+    """Each event under one generation or none; nothing is left over."""
+    with engine(cuda, segment_path, LONG, record=False) as e:
+        run = start(e)
+        with attacher(segment_path) as a:
+            program, numbers = histogram(entries=16), []
+            for i in range(50):
+                numbers.append(a.attach(program, 1 + i % 4))
+                a.drain()
+                a.detach(1 + i % 4)
+                a.drain()
+            print("attach, ms: median", np.median(a.took_ms), "max", max(a.took_ms))
+            time.sleep(0.1)
+            assert not e.programs.in_use
+            stop(e, run)
+            a.drain()
+        coverage = records(e.segment, Record.COVERAGE)
+        for number in numbers:
+            its = coverage[program_of(coverage) == number]
+            said = histograms(a, program.maps[0], number)
+            assert sum(int(h[0]) for h in said.values()) == its[:, Summary.OBSERVED].sum()
+        check_identities(e.segment, written=False)
