@@ -50,7 +50,7 @@ ORDER: tuple[str, ...] = (
 )
 """The views that people meet first; the others follow as they are declared."""
 
-COVERAGE_KINDS = ("rows", "pairs", "intervals", "loss", "workers", "host_ring", "none")
+COVERAGE_KINDS = ("rows", "pairs", "intervals", "loss", "workers", "host_ring", "maps", "none")
 
 Said = dict[str, list[str]]
 """What a header says, by key."""

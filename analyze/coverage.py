@@ -25,7 +25,7 @@ _STATE = {"recording": "trace still being recorded", "unsealed": "trace unsealed
 _FLOW = """
     SELECT program, closed, count(*) AS rows, sum(eligible)::BIGINT AS eligible, sum(observed)::BIGINT AS observed,
         sum(throttled)::BIGINT AS throttled, sum(lost)::BIGINT AS lost, sum(faulted)::BIGINT AS faulted,
-        sum(written)::BIGINT AS written, sum(ring_lost)::BIGINT AS ring_lost,
+        sum(emitted)::BIGINT AS emitted, sum(written)::BIGINT AS written, sum(ring_lost)::BIGINT AS ring_lost,
         sum(emit_throttled)::BIGINT AS emit_throttled
     FROM stored_coverage GROUP BY program, closed
 """
@@ -74,10 +74,10 @@ class Coverage:
     def _of_kind(self, view: View, kind: str) -> Iterator[str]:
         match kind:
             case "rows":
-                for program in self._trace.manifest["programs"] or [None]:
+                for program in self._emitters:
                     yield self._line(view, self._rows(program))
             case "pairs":
-                for program in self._trace.manifest["programs"] or [None]:
+                for program in self._emitters:
                     yield self._line(
                         view,
                         [
@@ -87,6 +87,8 @@ class Coverage:
                     )
             case "intervals":
                 yield self._line(view, [self._open(view.name)])
+            case "maps":
+                yield from (self._line(view, parts) for parts in self._of_map(view.name))
             case "workers":
                 yield self._line(view, [f"{self._count('now'):,} workers"])
             case "loss":
@@ -94,6 +96,14 @@ class Coverage:
             case "host_ring":
                 lost = sum(x.count for x in self._losses if x.kind == "host_ring_overwritten")
                 yield self._line(view, [f"as the engine told; {lost:,} bytes of it were overwritten unread"])
+
+    @property
+    def _emitters(self) -> list[dict[str, Any] | None]:
+        """Programs whose rows can be among the events: those that only fill maps are not; all, where none emitted."""
+        programs: list[dict[str, Any]] = self._trace.manifest["programs"]
+        flow = self._flow
+        some = [p for p in programs if any(flow.get((p["program"], c), {}).get("emitted") for c in (True, False))]
+        return [p for p in programs if p in some or p["selection"] == "all"] or [*programs] or [None]
 
     def _line(self, view: View, parts: Iterable[str]) -> str:
         state = _STATE.get(self._trace.state)
@@ -135,6 +145,28 @@ class Coverage:
         if whole:
             out += "".join(f", {x.count:,} {x.kind}" for x in self._after_the_ring)
         return out
+
+    def _of_map(self, stream: str) -> Iterator[list[str]]:
+        """For each program whose map it is: what it observed while it was attached, and what the map refused."""
+        self._store(stream)
+        counted = f'SELECT program, count(*) FROM "stored_{stream}" GROUP BY program ORDER BY program'
+        rows = self._con.execute(counted).fetchall()
+        programs = {p["program"]: p for p in self._trace.manifest["programs"]}
+        full = sum(x.count for x in self._losses if x.kind == "map_full")
+        for program, count in rows:
+            name = programs.get(program, {}).get("name", "unknown")
+            parts = [f"{count:,} rows of program {name} ({program})"]
+            closed = self._flow.get((program, True))
+            if closed is None or not closed["eligible"]:
+                parts.append("coverage unknown: no interval was closed")
+            else:
+                share = percent(closed["observed"], closed["eligible"])
+                parts.append(f"coverage {share} while it was attached ({self._flow_text(closed, False)})")
+            if (program, False) in self._flow:
+                parts.append("its last interval is open: eligible unknown there")
+            if full:
+                parts.append(f"map_full {full:,} in all maps")
+            yield parts
 
     def _open(self, stream: str) -> str:
         self._store(stream)

@@ -37,6 +37,7 @@ class Inputs:
     def __init__(self, trace: Trace) -> None:
         """Nothing is read yet."""
         self.trace = trace
+        self._streams = _STREAMS | trace.maps
         self._tails: dict[str, pa.Table] = {}
         self._trusted: dict[Path, int] = {}
 
@@ -48,7 +49,7 @@ class Inputs:
     @property
     def files(self) -> list[str]:
         """Every file that DuckDB may open for this trace, absolute."""
-        return [str(part.path.absolute()) for name in _STREAMS for part in self.trace.parts(name)]
+        return [str(part.path.absolute()) for name in self._streams for part in self.trace.parts(name)]
 
     def tail(self, stream: str) -> pa.Table:
         """Rows that are in the spool only, and of tasks, waits and tiles what no sealed part has yet."""
@@ -68,8 +69,11 @@ class Inputs:
             return parts
         if not parts:
             return []
-        times = [t for part in parts for t in (part.t_min, part.t_max) if t is not None]
-        sound = {part.path for part in self.trace.verified(stream, min(times, default=None), max(times, default=None))}
+        # By the window, not by the times of these parts: one that has lost halves in it is as long as the trace.
+        sound = {part.path for part in self.trace.verified(stream, window.begin, window.last)}
+        for part in parts:
+            if not window.overlaps(part.t_min, part.t_max):
+                sound |= {p.path for p in self.trace.verified(stream, part.t_min, part.t_max)}
         return [part for part in parts if part.path in sound]
 
     def _overlapping(self, stream: str, window: Window) -> list[Part]:
@@ -99,8 +103,8 @@ class Inputs:
         `name` is a stream, a side table, programs, hooks, loss_kinds, trace, flow, gone, clock or window. Raises
         duckdb.Error for a part that cannot be read, and what Trace raises for damaged files.
         """
-        if name in _STREAMS:
-            self._store_stream(con, _STREAMS[name], window, window if parts is None else parts)
+        if name in self._streams:
+            self._store_stream(con, self._streams[name], window, window if parts is None else parts)
             return
         manifest = self.trace.manifest
         if name in _SIDE_TABLES:
@@ -125,8 +129,9 @@ class Inputs:
             selects.append(f"SELECT {columns} FROM read_parquet([{files}], hive_partitioning = false){where}")
         if tail.num_rows or not parts:
             con.register(f"spool_{table.name}", tail)
-            selects.append(f"SELECT {columns} FROM spool_{table.name}{where}")
-        con.execute(f"CREATE OR REPLACE TEMP VIEW stored_{table.name} AS {' UNION ALL '.join(selects)}")
+            selects.append(f'SELECT {columns} FROM "spool_{table.name}"{where}')
+        union = " UNION ALL ".join(selects)
+        con.execute(f'CREATE OR REPLACE TEMP VIEW "stored_{table.name}" AS {union}')
 
     def _trace_table(self) -> pa.Table:
         trace, manifest = self.trace, self.trace.manifest

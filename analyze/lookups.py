@@ -8,6 +8,7 @@ from __future__ import annotations
 import duckdb
 
 from ..store import tables
+from ..store.manifest import slot_of
 from ..store.trace import Trace
 from .clock import clock_from_fits
 from .inputs import Inputs
@@ -32,7 +33,8 @@ def set_variables(con: duckdb.DuckDBPyConnection, trace: Trace, read: str) -> No
 
 def set_constants(con: duckdb.DuckDBPyConnection) -> None:
     """The names that the ABI gives."""
-    hooks: list[str | None] = [None] * 256
+    # No longer than need be: DuckDB copies the whole list for every 2,048 rows that look something up.
+    hooks: list[str | None] = [None] * (1 + max(hook.id for hook in tables.HOOKS))
     for hook in tables.HOOKS:
         hooks[hook.id] = hook.name
     _set(con, "hook_names", hooks, "VARCHAR[]")
@@ -62,10 +64,10 @@ def _derived_selection(aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> str 
     partial = [p for p in programs if p["selection"] != "all"]
     if not partial:
         return "all" if programs else None
-    emitted = sum(1 << p["program"] - 1 for p in programs if p["selection"] == "all")
+    emitted = sum(1 << slot_of(p) for p in programs if p["selection"] == "all")
     inputs.store(aside, "events")
     found = aside.execute('SELECT DISTINCT "by" FROM stored_events WHERE "by" & ? = 0', [emitted]).fetchall()
-    who = [p["selection"] for p in partial if any(by >> p["program"] - 1 & 1 for (by,) in found)]
+    who = [p["selection"] for p in partial if any(by >> slot_of(p) & 1 for (by,) in found)]
     if not found:
         return "all"
     return min(who, key=lambda selection: selection.startswith("sampled"), default=None)
@@ -97,16 +99,25 @@ def _set_clock(con: duckdb.DuckDBPyConnection, trace: Trace) -> None:
 
 def _set_selections(con: duckdb.DuckDBPyConnection, trace: Trace) -> None:
     names: list[str | None] = [None] * 32
-    masks = {"all": 0, "sampled": 0}
     for program in trace.manifest["programs"]:
-        bit = program["program"] - 1
-        names[bit] = program["selection"]
-        kind = program["selection"].partition("(")[0]
+        names[slot_of(program)] = _either(names[slot_of(program)], program["selection"])
+    masks = {"all": 0, "sampled": 0}
+    for bit, selection in enumerate(names):
+        kind = (selection or "").partition("(")[0]
         if kind in masks:
             masks[kind] |= 1 << bit
     _set(con, "selections", names, "VARCHAR[]")
     _set(con, "all_programs", masks["all"], "BIGINT")
     _set(con, "sampled_programs", masks["sampled"], "BIGINT")
+
+
+def _either(before: str | None, selection: str) -> str:
+    """What the rows of a slot are that several programs had, one after the other."""
+    if before is None or before == selection:
+        return selection
+    kinds = {s.partition("(")[0] for s in (before, selection)}
+    parts = [s.partition("(")[2].removesuffix(")") for s in (before, selection)]
+    return f"{min(kinds, key=('escalated', 'sampled', 'all').index)}({' or '.join(p for p in parts if p)})"
 
 
 def _set(con: duckdb.DuckDBPyConnection, name: str, value: object, type_: str) -> None:

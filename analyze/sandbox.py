@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 
 from ..store.errors import MegascopeError, Refused
+from .map_views import SCHEMA
 from .sqlerror import place, translate
 from .timerange import events_between
 from .window import WHOLE, Window
@@ -257,6 +258,10 @@ class _Walk:
         name, schema = str(node.get("table_name", "")), str(node.get("schema_name", "")).lower()
         catalogue = str(node.get("catalog_name", "")).lower()
         if name.lower() in scope and not schema and not catalogue:
+            return
+        of_map = f"{SCHEMA}.{name.lower()}"
+        if schema == SCHEMA and of_map in self._views and catalogue in ("", "memory"):
+            self._touched[of_map] = self._touched.get(of_map, 0) + 1
             return
         if name.lower() in self._views and schema in ("", "main") and catalogue in ("", "memory"):
             self._touched[name.lower()] = self._touched.get(name.lower(), 0) + 1

@@ -30,6 +30,7 @@ from .coverage import Coverage
 from .inputs import Inputs
 from .lookups import set_constants, set_derived_selection, set_variables, set_window
 from .macro import macros
+from .map_views import SCHEMA, map_views, quoted
 from .missing import store_missing
 from .result import Result
 from .sandbox import MAX_DEPTH, Statement, admit
@@ -57,7 +58,8 @@ class Session:
         self.trace = trace
         self._inputs = Inputs(trace)
         self._allow_files = allow_files
-        self._names = {name: view.meaning for name, view in views().items()}
+        self._views = views() | map_views(trace)
+        self._names = {name: view.meaning for name, view in self._views.items()}
         self._made: set[str] = set()
         self._made_macros: set[str] = set()
         self._stored: dict[str, Window] = {}
@@ -174,7 +176,7 @@ class Session:
         Raises MegascopeError for coverage or loss that cannot be read.
         """
         try:
-            return self._coverage.lines([views()[name] for name in names])
+            return self._coverage.lines([self._views[name] for name in names])
         except (duckdb.Error, UnicodeError) as error:
             raise translate(error, "") from None
 
@@ -190,7 +192,7 @@ class Session:
 
     def _narrow(self, statement: Statement) -> None:
         """Read only the parts of events that this query can see; all of the window's where several views read them."""
-        readers = [name for name in statement.views if "events" in views()[name].reads]
+        readers = [name for name in statement.views if "events" in self._views[name].reads]
         if not readers:
             return
         alone = readers == ["events"] and not self._lent
@@ -236,14 +238,16 @@ class Session:
         """Create a view when it is first asked; opening all of them would cost more than most questions."""
         if name in self._made:
             return
-        view = views()[name]
+        view = self._views[name]
         try:
+            if name.startswith(f"{SCHEMA}."):
+                self._con.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             for source in view.reads:
                 self._read(source)
             for macro in view.calls:
                 self._make_macro(macro)
-            self._con.execute(f'CREATE OR REPLACE VIEW "{name}" AS {view.sql}')
-            found = self._con.sql(f'FROM "{name}" LIMIT 0')
+            self._con.execute(f"CREATE OR REPLACE VIEW {quoted(name)} AS {view.sql}")
+            found = self._con.sql(f"FROM {quoted(name)} LIMIT 0")
             types = dict(zip(found.columns, map(str, found.types), strict=True))
         except (duckdb.Error, UnicodeError) as error:
             raise self._unreadable(f"{name} of the trace", error) from None

@@ -18,6 +18,7 @@ _SPANS = {
     "coverage": ("t_begin", "t_end"),
     "loss": ("t_begin", "t_end"),
 }
+_MAP_SPAN = ("t_begin", "t_end")
 """When a row begins and when it ends, in SQL; null: no one knows, or not yet."""
 
 
@@ -47,9 +48,9 @@ class Window:
 
     def condition(self, stream: str) -> str:
         """A WHERE clause for the stream's rows in the window; nothing for the whole and for what has no time."""
-        if stream not in _SPANS or self == WHOLE:
+        if not is_timed(stream) or self == WHOLE:
             return ""
-        begin, end = _SPANS[stream]
+        begin, end = _SPANS.get(stream, _MAP_SPAN)
         tests = []
         # A plain comparison is what prunes row groups; of events t is never null.
         every = "({})" if stream == "events" else "coalesce({}, true)"
@@ -65,7 +66,7 @@ WHOLE = Window()
 
 def is_timed(stream: str) -> bool:
     """Whether a window leaves rows of the stream out."""
-    return stream in _SPANS
+    return stream in _SPANS or stream.startswith("maps.")
 
 
 def _literal(value: int) -> str:

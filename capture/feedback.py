@@ -105,7 +105,7 @@ class Values:
                 fed.pieces.append(_piece(span, declared, entries))
 
     def take(self, closed: int) -> dict[tuple[int, int, int], tuple[int, int]]:
-        """(value, stamp) by program, map and index of what has changed since the last call; epochs below `closed` ended."""
+        """What changed since the last call: (value, stamp) by program, map and index. Epochs below `closed` have ended."""
         self._close(closed)
         out, self._waiting = self._waiting, {}
         return out

@@ -130,7 +130,7 @@ class Session:
         return reason
 
     def progress(self) -> Progress:
-        now, rows = time.monotonic(), self.rings.taken
+        now, rows = time.monotonic(), self.rings.taken - self._left_out
         then, before = self._last
         self._last = (now, rows)
         eligible, lost = self.accounts.eligible, self.lost + self._dropped

@@ -75,6 +75,8 @@ def main() -> int:
         sys.stdout.flush()
         return code
     except MegascopeError as e:
+        if e.excerpt:
+            print(e.excerpt, file=sys.stderr)
         print(f"megascope: {e}", file=sys.stderr)
         return int(e.code)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The terminal workbench: six screens over one trace or live segment, one selection, and no query on this thread."""
+"""The terminal workbench: seven screens over one trace or live segment, one selection, and no query on this thread."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from . import queries
 from .database import Answer, Database, Posted, Question
 from .literals import fill
 from .model import Selection, Source, TraceInfo
+from .monitors import Monitors
 from .now import Now
 from .overview import Overview
 from .requests import Requests
@@ -54,6 +55,7 @@ class Megascope(App[None]):
         "requests": Requests,
         "now": Now,
         "sql": Sql,
+        "monitors": Monitors,
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "keys", "keys", tooltip="show the keys of this screen"),
@@ -129,6 +131,14 @@ class Megascope(App[None]):
         """Take a query to the SQL screen."""
         self.switch_mode("sql")
         self.call_after_refresh(self._edit, sql)
+
+    def follow_trace(self, trace: Path) -> None:
+        """Browse the recording that has just begun of the engine that is looked at."""
+        self.source = Source(trace, self.source.segment)
+        for screen in self.screens_by_key.values():
+            screen.say("")
+        self._look()
+        self.set_interval(FOLLOW_S, self._follow)
 
     def on_arrived(self, message: Arrived) -> None:
         """Hand an answer to the screen that asked, unless that has asked for something else since."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -83,8 +84,11 @@ def cells_of(table: pa.Table, workers: Sequence[int], width: int, cell_ns: int, 
     """The cells in an answer to `queries.timeline`, and how they are drawn. operators: of each class id."""
     row_of = {worker: i for i, worker in enumerate(workers)}
     shape = (len(workers), width)
-    whose: list[Any] = table["worker"].to_pylist()
-    row = np.array([row_of.get(worker, -1) for worker in whose], np.int64)
+    ids, whose = np.array(workers, np.int64), _ints(table, "worker", -1)
+    order = np.argsort(ids)
+    # A place among the sorted ids, which is a row only where the id there is the one sought.
+    row = np.append(order, -1)[np.searchsorted(ids, whose, sorter=order)]
+    row[np.append(ids, -1)[row] != whose] = -1
     column = _ints(table, "cell")
     kept = (row >= 0) & (column >= 0) & (column < width)
     at = (row[kept], column[kept])
@@ -145,11 +149,17 @@ def _style(low: int) -> Style:
 _STYLES = tuple(_style(low) for low in range(256))
 
 
-def runs(codes: Codes) -> list[tuple[str, Style]]:
+@lru_cache(8)
+def styles_on(base: Style) -> tuple[Style, ...]:
+    """The style of each code's low 8 bits on top of another style: adding that to every run is half of drawing."""
+    return tuple(base + style for style in _STYLES)
+
+
+def runs(codes: Codes, styles: Sequence[Style] = _STYLES) -> list[tuple[str, Style]]:
     """Text and style of each run of cells with the same style: a third of the time of drawing cell by cell."""
     if not len(codes):
         return []
     text = "".join([GLYPHS[glyph] for glyph in (codes >> 8).tolist()])
     low = codes & 0xFF
     cuts = [0, *(np.flatnonzero(np.diff(low)) + 1).tolist(), len(codes)]
-    return [(text[a:b], _STYLES[int(low[a])]) for a, b in pairwise(cuts)]
+    return [(text[a:b], styles[code]) for (a, b), code in zip(pairwise(cuts), low[cuts[:-1]].tolist(), strict=True)]

@@ -8,13 +8,14 @@ from itertools import groupby
 from typing import ClassVar
 
 import numpy as np
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from .cells import LOST, Cell, Cells, Codes, runs
+from .cells import LOST, Cell, Cells, Codes, runs, styles_on
 from .times import duration, moment
 from .viewport import Viewport
 
@@ -76,6 +77,7 @@ class Lanes(Widget, can_focus=True):
         self.interval: tuple[int, int] | None = None
         self.lost: Sequence[Span] = ()
         self.empty = "…"
+        self._base = Style()
 
     @property
     def lane_width(self) -> int:
@@ -100,20 +102,24 @@ class Lanes(Widget, can_focus=True):
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
         return container.width
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """All lines of a part of it; the style that they stand on is made once."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """The ruler, the marks, or a lane."""
-        width = self.size.width
-        return Strip(self._line(y)).adjust_cell_length(width).apply_style(self.rich_style)
+        width, number = self.size.width, self.top + y - HEAD
+        if self.view is not None and y >= HEAD and number < len(self.ids):
+            return self._lane(self.view, number).adjust_cell_length(width, self._base)
+        return Strip(self._line(y)).adjust_cell_length(width).apply_style(self._base)
 
     def _line(self, y: int) -> list[Segment]:
         if self.view is None:
             return [Segment(self.empty if y == 0 else "", Style(dim=True))]
         if y == 0:
             return self._ruler(self.view)
-        if y == 1:
-            return self._marks(self.view)
-        number = self.top + y - HEAD
-        return self._lane(self.view, number) if number < len(self.ids) else []
+        return self._marks(self.view) if y == 1 else []
 
     def _ruler(self, view: Viewport) -> list[Segment]:
         text = f"{'1 = ' + duration(view.cell_ns):<{LABEL}}"
@@ -139,22 +145,26 @@ class Lanes(Widget, can_focus=True):
 
     def _draw(self, line: list[str], view: Viewport, begin: int, end: int, glyph: str) -> None:
         """Draw what lasts from `begin` until before `end`."""
-        for column in range(max(view.column_of(begin), 0), min(view.column_of(end - 1) + 1, view.width)):
-            line[column] = glyph
+        first, after = max(view.column_of(begin), 0), min(view.column_of(end - 1) + 1, view.width)
+        line[first:after] = glyph * (after - first)
 
-    def _lane(self, view: Viewport, number: int) -> list[Segment]:
+    def _lane(self, view: Viewport, number: int) -> Strip:
         worker = self.ids[number]
         at_cursor = number == self.row
         label = f"{worker:>4} {self.roles.get(worker, '')[: LABEL - 6]:<{LABEL - 6}} "
-        segments = [Segment(label, Style(bold=True, reverse=True) if at_cursor else Style(dim=True))]
+        segments = [Segment(label, self._base + (Style(bold=True, reverse=True) if at_cursor else Style(dim=True)))]
+        length = cell_len(label)
         if self.drawn is None:
-            return segments
-        codes = self.drawn.codes(worker, view)
-        if not at_cursor or self.column >= view.width:
-            return segments + [Segment(t, s) for t, s in runs(codes)]
-        segments += [Segment(t, s) for t, s in runs(codes[: self.column])]
-        segments += [Segment(t, s + Style(reverse=True)) for t, s in runs(codes[self.column : self.column + 1])]
-        return segments + [Segment(t, s) for t, s in runs(codes[self.column + 1 :])]
+            return Strip(segments, length)
+        codes, styles = self.drawn.codes(worker, view), styles_on(self._base)
+        parts = [(codes, False)]
+        if at_cursor and self.column < view.width:
+            at = self.column
+            parts = [(codes[:at], False), (codes[at : at + 1], True), (codes[at + 1 :], False)]
+        for part, reverse in parts:
+            segments += [Segment(t, s + Style(reverse=True) if reverse else s) for t, s in runs(part, styles)]
+        # Its glyphs take one cell each, so that nobody needs to measure them.
+        return Strip(segments, length + view.width)
 
 
 _MARKS = {

@@ -1,4 +1,4 @@
-"""What the six screens have in common: three lines above, two below, questions, and following the selection."""
+"""What the seven screens have in common: three lines above, two below, questions, and following the selection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .page import text
 if TYPE_CHECKING:
     from .app import Megascope
 
-SCREENS = ("overview", "timeline", "tasks", "requests", "now", "sql")
+SCREENS = ("overview", "timeline", "tasks", "requests", "now", "sql", "monitors")
 TITLES = {"sql": "SQL"}
 NO_TRACE = "no trace: record this engine with `megascope capture`, then `megascope tui TRACE`"
 MOVING: list[BindingType] = [
@@ -60,6 +60,7 @@ class Workbench(Screen[None]):
         super().__init__()
         self._followed: object = None
         self._asked: dict[str, Question] = {}
+        self._waiting: set[str] = set()
         self._problems: dict[str, str] = {}
 
     @abstractmethod
@@ -90,6 +91,14 @@ class Workbench(Screen[None]):
         self.tell()
         self.follow()
 
+    def on_screen_suspend(self) -> None:
+        """Let go of what has not been answered when another screen is shown, so that its questions need not wait."""
+        if self._waiting and self.bench.current_mode != self.KEY:
+            for key in self._waiting:
+                self.bench.database.forget(key)
+            self._waiting.clear()
+            self._followed = None
+
     def on_resize(self, _: events.Resize) -> None:
         self.call_after_refresh(self.tell)
 
@@ -101,7 +110,7 @@ class Workbench(Screen[None]):
     def follow(self, *, again: bool = False) -> None:
         """Ask anew if the selection or the trace has changed since."""
         if self.bench.info is None:
-            if self.bench.source.trace is None and self.KEY != "now":
+            if self.bench.source.trace is None and self.KEY not in ("now", "monitors"):
                 self.say(NO_TRACE, error=True)
             return
         if again or self._followed != self.bench.version:
@@ -115,10 +124,12 @@ class Workbench(Screen[None]):
     def ask(self, question: Question) -> None:
         """Ask the trace; the answer comes to `show`."""
         self._asked[question.key] = question
+        self._waiting.add(question.key)
         self.bench.database.ask(question)
 
     def take(self, answer: Answer) -> None:
         """An answer has come."""
+        self._waiting.discard(answer.question.key)
         if answer.question.key == f"{self.KEY}.notes":
             if isinstance(self.app.screen, Behind):
                 self.app.screen.tell(answer.value)
@@ -129,6 +140,7 @@ class Workbench(Screen[None]):
 
     def fail(self, failure: Failure) -> None:
         """There is no answer; the line at the bottom says why until there is one."""
+        self._waiting.discard(failure.question.key)
         self._problems[failure.question.key] = failure.error
         self.say("")
 

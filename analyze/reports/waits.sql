@@ -12,11 +12,16 @@ WITH lost AS (SELECT missing_rows('resume', NULL, NULL) AS resumes),
 ended AS (SELECT * FROM waits WHERE t_end >= window_begin() AND t_end < window_end()),
 by_dep AS (SELECT kind, class, selection, dep_name, sum(ns) AS ns FROM ended GROUP BY kind, class, selection, dep_name),
 worst AS (SELECT kind, class, selection, arg_max(dep_name, ns) AS dep FROM by_dep GROUP BY kind, class, selection),
-counted AS MATERIALIZED (
+-- Counted, not listed: durations are whole ticks, so that of all waits' only thousands differ.
+lengths AS (SELECT kind, class, selection, ns, count(*) AS n FROM ended GROUP BY kind, class, selection, ns),
+counted AS (
     SELECT
-        kind, class, selection, count(*) AS waits, sum(ns) AS ns,
-        list_sort(list(ns) FILTER (WHERE selection = 'all'), 'ASC', 'NULLS LAST') AS lengths
-    FROM ended GROUP BY kind, class, selection
+        kind, class, selection, sum(n)::BIGINT AS waits, sum(ns::HUGEINT * n) AS ns,
+        list({'value': ns, 'upto': upto} ORDER BY upto) FILTER (WHERE selection = 'all') AS lengths
+    FROM (
+        SELECT *, sum(n) OVER (PARTITION BY kind, class, selection ORDER BY ns ASC NULLS LAST)::BIGINT AS upto
+        FROM lengths
+    ) GROUP BY kind, class, selection
 )
 SELECT
     c.kind,
@@ -25,8 +30,8 @@ SELECT
     CASE WHEN c.selection = 'all' THEN count_bounds(c.waits, c.waits + l.resumes)
         ELSE count_bounds(c.waits, NULL) END AS waits,
     c.ns / 1e6 AS wait_ms,
-    quantile_bounds(c.lengths, 0.5, l.resumes / (len(c.lengths) + l.resumes)) AS p50,
-    quantile_bounds(c.lengths, 0.99, l.resumes / (len(c.lengths) + l.resumes)) AS p99,
+    counted_bounds(c.lengths, 0.5, l.resumes / (c.lengths[-1].upto + l.resumes)) AS p50,
+    counted_bounds(c.lengths, 0.99, l.resumes / (c.lengths[-1].upto + l.resumes)) AS p99,
     w.dep AS worst_dep
 FROM lost AS l, counted AS c LEFT JOIN worst AS w
     ON c.kind IS NOT DISTINCT FROM w.kind AND c.class IS NOT DISTINCT FROM w.class

@@ -25,13 +25,13 @@
 WITH sends AS (
     SELECT
         comm, rank, min(step) AS step, max(t) AS sent, sum(aux)::BIGINT AS bytes,
-        min(getvariable('class_names')[greatest(task_class, -1) + 1]) AS class
+        min(CASE WHEN task_class >= 0 THEN getvariable('class_names')[task_class::BIGINT + 1] END) AS class
     FROM stored_events WHERE hook = 8 AND comm <> 0 GROUP BY comm, rank
 ),
 receives AS (
     SELECT
         comm, rank, min(step) AS step, max(t) AS received, min(t - since_ns) AS wait_begin,
-        min(getvariable('class_names')[greatest(task_class, -1) + 1]) AS class
+        min(CASE WHEN task_class >= 0 THEN getvariable('class_names')[task_class::BIGINT + 1] END) AS class
     FROM stored_events WHERE hook = 9 AND comm <> 0 GROUP BY comm, rank
 ),
 rounds AS (

@@ -8,7 +8,7 @@
 --
 SELECT
     c.*,
-    getvariable('hook_names')[greatest(c.hook, -1) + 1] AS hook_name,
+    CASE WHEN c.hook >= 0 THEN getvariable('hook_names')[c.hook::BIGINT + 1] END AS hook_name,
     p.name AS program_name,
     p.selection,
     CASE WHEN c.closed AND c.eligible > 0 THEN c.observed / c.eligible END AS covered

@@ -13,8 +13,9 @@
 SELECT
     *,
     -- Lookups are list elements, not joins: DuckDB drops an expression that nobody asks for, but not a join.
-    getvariable('hook_names')[greatest(hook, -1) + 1] AS hook_name,
-    getvariable('class_names')[greatest(task_class, -1) + 1] AS class,
+    -- A negative index would count from a list's end.
+    CASE WHEN hook >= 0 THEN getvariable('hook_names')[hook::BIGINT + 1] END AS hook_name,
+    CASE WHEN task_class >= 0 THEN getvariable('class_names')[task_class::BIGINT + 1] END AS class,
     utc(t) AS time,
     utc_error_ns(t) AS time_error_ns,
     selection_of("by") AS selection

@@ -6,5 +6,7 @@
 -- column: todo VARCHAR: what to do
 -- column: hook_name VARCHAR: name of the hook, where it is known
 --
-SELECT l.*, k.unit, k.place, k.todo, getvariable('hook_names')[greatest(l.hook, -1) + 1] AS hook_name
+SELECT
+    l.*, k.unit, k.place, k.todo,
+    CASE WHEN l.hook >= 0 THEN getvariable('hook_names')[l.hook::BIGINT + 1] END AS hook_name
 FROM stored_loss AS l LEFT JOIN stored_loss_kinds AS k USING (kind)

@@ -18,7 +18,7 @@
 --
 SELECT
     q.* EXCLUDE (task_class, emitted),
-    getvariable('class_names')[greatest(q.task_class, -1) + 1] AS class,
+    CASE WHEN q.task_class >= 0 THEN getvariable('class_names')[q.task_class::BIGINT + 1] END AS class,
     utc(q.t) AS time,
     utc_error_ns(q.t) AS time_error_ns,
     selection_of(q.emitted) AS selection

@@ -11,8 +11,8 @@
 --
 SELECT
     *,
-    getvariable('class_names')[greatest(task_class, -1) + 1] AS class,
-    getvariable('dep_names')[greatest(dep, -1) + 1] AS dep_name,
+    CASE WHEN task_class >= 0 THEN getvariable('class_names')[task_class::BIGINT + 1] END AS class,
+    CASE WHEN dep >= 0 THEN getvariable('dep_names')[dep::BIGINT + 1] END AS dep_name,
     flags & 1 <> 0 AS shared,
     utc(start) AS time,
     utc_error_ns(start) AS time_error_ns,

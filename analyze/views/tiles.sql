@@ -10,6 +10,6 @@ SELECT
     *,
     tile << level AS t_begin,
     (tile + span) << level AS t_end,
-    getvariable('class_names')[greatest(top_class, -1) + 1] AS class,
+    CASE WHEN top_class >= 0 THEN getvariable('class_names')[top_class::BIGINT + 1] END AS class,
     getvariable('derived_selection') AS selection
 FROM stored_tiles

@@ -12,9 +12,12 @@
 --
 SELECT
     *,
-    CASE WHEN task = 0 THEN 'work' ELSE getvariable('dep_class_names')[greatest(dep_class, -1) + 1] END AS kind,
-    getvariable('class_names')[greatest(task_class, -1) + 1] AS class,
-    getvariable('dep_names')[greatest(dep, -1) + 1] AS dep_name,
+    CASE
+        WHEN task = 0 THEN 'work'
+        WHEN dep_class >= 0 THEN getvariable('dep_class_names')[dep_class::BIGINT + 1]
+    END AS kind,
+    CASE WHEN task_class >= 0 THEN getvariable('class_names')[task_class::BIGINT + 1] END AS class,
+    CASE WHEN dep >= 0 THEN getvariable('dep_names')[dep::BIGINT + 1] END AS dep_name,
     request BETWEEN 2147483648 AND 4294967294 AS shared,
     utc(t_begin) AS time,
     utc_error_ns(t_begin) AS time_error_ns,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..helpers import Arg, Effect, Helper, Returns
 from ..isa import R0, R1
 from ..maps import Map
+from ..program import STACK_BYTES
 from .memory import check_written, stack_range, value_range
 from .needs import CALLER_SAVED, Step, enter, slots
 from .registers import CHECKED, Pointer, To, read_only
@@ -122,6 +123,9 @@ def _same_in_any_order(m: Map) -> bool:
 
 def call_local(walk: Walk, op: Op) -> Step:
     """Into a function of the program, with a stack frame of its own."""
+    used = sum(-(-walk.facts.depth[f.start] // 8) * 8 for f in walk.state.frames)
+    if used > STACK_BYTES:
+        raise walk.rejected(f"the frames of this chain of calls need {used} bytes of stack, more than {STACK_BYTES}")
     step = enter(len(walk.state.frames) - 1)
     walk.state.push(op.to, walk.pc, walk.registers)
     walk.go(walk.state)

@@ -16,6 +16,7 @@ exact worst case. A loop that comes back to a state that it had, or a path longe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..isa import R0, Kind
 from ..program import Entry, Program
@@ -71,13 +72,15 @@ class Node:
         self.needs = NONE
 
 
-class Mark:
-    """A state at the begin of a loop, to find out whether the loop comes back to it (Brent's way of finding cycles)."""
+class Mark(NamedTuple):
+    """A state at the begin of a loop, to find out whether the loop comes back to it (Brent's way of finding cycles).
 
-    __slots__ = ("left", "power", "state")
+    left: visits until a later state takes its place; power: how many it was kept for.
+    """
 
-    def __init__(self, state: State, power: int) -> None:
-        self.state, self.power, self.left = state, power, power
+    state: State
+    left: int
+    power: int
 
 
 class Explorer:
@@ -247,16 +250,16 @@ class Explorer:
         """A loop that comes back to a state it was in is the same for ever."""
         mark = marks.get(pc)
         if mark is None:
-            marks[pc] = Mark(state.copy(), 1)
+            marks[pc] = Mark(state.copy(), 1, 1)
             return
         if covers(mark.state, state, None) and covers(state, mark.state, None):
             raise self.walk.rejected(
                 "loop not shown to end: it comes back with nothing changed that is known",
                 todo="count its rounds with a number that a constant bounds",
             )
-        mark.left -= 1
-        if not mark.left:
-            marks[pc] = Mark(state.copy(), 2 * mark.power)
+        marks[pc] = mark._replace(left=mark.left - 1)
+        if mark.left == 1:
+            marks[pc] = Mark(state.copy(), 2 * mark.power, 2 * mark.power)
 
     def _jump(self, state: State, pc: int, to: int) -> int:
         """Count a jump back as a round of its loop; the loops inside begin anew."""

@@ -161,6 +161,8 @@ class Code:
 
     def _find_joins(self) -> list[bool]:
         sources = [0] * len(self.ops)
+        for start in self.starts:
+            sources[start] = 1
         for op in self.ops:
             if op is None:
                 continue

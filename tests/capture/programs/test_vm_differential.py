@@ -5,23 +5,20 @@ Batches of 1, 7 and 32 rows: what a warp takes at once, and so how its lanes int
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
 from hand_made import COMPLETE, a_map, program, rows, trusted
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from random_programs import batches, programs
 from random_programs import limits as program_limits
 from vm_events import events, run_both, some_limits
 from vm_generator import draw
 from vm_process import COMPILER, MISSING, DeviceVm, VmProcess, guessed_call_maps, same
 
-from megascope.capture.programs.execution import Count, Limits
+from megascope.capture.programs.execution import U64, Count, Limits
 from megascope.capture.programs.maps import MapKind
 from megascope.capture.programs.native import Native
 from megascope.capture.programs.program import Program
@@ -30,7 +27,6 @@ from megascope.capture.programs.verdict import Rejected, Verdict
 from megascope.capture.programs.verifier import verify
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=MISSING)
-EXAMPLES = int(os.environ.get("MEGASCOPE_EXAMPLES", "15"))
 
 
 @pytest.fixture(scope="module")
@@ -93,26 +89,34 @@ def test_many_verified_programs_agree_with_native_code(process: VmProcess) -> No
     assert sum(agree_as_verified(process, seed) for seed in range(20_000, 22_000)) >= 1_500
 
 
-@settings(max_examples=EXAMPLES)
-@given(programs(), st.data())
-def test_programs_that_fill_their_maps_agree_with_native_code(
-    process: VmProcess, verdict: Verdict, data: st.DataObject
-) -> None:
-    # Which key a full map refuses may depend on the order of lanes, if several calls insert: one lane after another.
-    verdict = replace(verdict, serial_because=verdict.serial_because or "its maps fill")
-    few = data.draw(program_limits)
+def agree_with_native(process: VmProcess, verdict: Verdict, few: Limits, given_batches: list[U64]) -> None:
     vm, native = DeviceVm(process, verdict, 3, few), Native(verdict, 3, few)
-    for batch in data.draw(batches(3)):
-        known = batch[(batch.view(np.uint8).reshape(-1, 64)[:, 60] < 16)]
-        a, b = np.zeros(len(known), np.uint32), np.zeros(len(known), np.uint32)
-        native.run(known, a, 1)
-        vm.run(known, b, 1)
+    for batch in given_batches:
+        a, b = np.zeros(len(batch), np.uint32), np.zeros(len(batch), np.uint32)
+        native.run(batch, a, 1)
+        vm.run(batch, b, 1)
         assert np.array_equal(a, b)
         assert np.array_equal(native.counters, vm.counters)
         for x, y in zip(native.close(np.arange(3)), vm.close(np.arange(3)), strict=True):
             assert same(x, y)
     for i in range(len(verdict.program.maps)):
         assert all(same(native.entries(i, w), vm.entries(i, w)) for w in range(3)), verdict.program.maps[i].name
+
+
+@settings(max_examples=15)
+@given(programs(simt=False), program_limits, batches(3))
+def test_serial_programs_that_fill_their_maps_agree_with_native_code(
+    process: VmProcess, verdict: Verdict, few: Limits, given_batches: list[U64]
+) -> None:
+    agree_with_native(process, verdict, few, given_batches)
+
+
+@settings(max_examples=15)
+@given(programs(simt=True, entries=2048), program_limits, batches(3))
+def test_simt_programs_with_shared_maps_agree_with_native_code(
+    process: VmProcess, verdict: Verdict, few: Limits, given_batches: list[U64]
+) -> None:
+    agree_with_native(process, verdict, few, given_batches)
 
 
 def serial_or_not(p: Program, *, serial: bool, frames: dict[int, int] | None = None) -> Verdict:
