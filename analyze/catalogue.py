@@ -42,7 +42,7 @@ DUCKDB_TYPES = {
 DESCRIBED = (tables.PROGRAMS, tables.HOOKS_TABLE, loss.LOSS_KINDS_TABLE)
 """Tables without a file in the trace: rendered from the manifest and the declarations."""
 
-DECLARED = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED, *tables.SIDE_TABLES, *DESCRIBED)}
+DECLARED = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED, *tables.KEPT_TABLES, *DESCRIBED)}
 
 ORDER: tuple[str, ...] = (
     *("trace", "events", "tasks", "waits", "requests", "request_tasks", "steps", "workers", "queues", "comm"),

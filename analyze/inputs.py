@@ -19,7 +19,7 @@ from .catalogue import views
 from .window import WHOLE, Window
 
 _STREAMS = {t.name: t for t in (*tables.STREAMS, *tables.DERIVED)}
-_SIDE_TABLES = {t.name: t for t in tables.SIDE_TABLES}
+_KEPT_TABLES = {t.name: t for t in tables.KEPT_TABLES}
 VERIFY_BYTES = 256 << 20
 """A stream's parts up to this size are read once for their checksums, in about 0.2 s."""
 
@@ -107,7 +107,7 @@ class Inputs:
             self._store_stream(con, self._streams[name], window, window if parts is None else parts)
             return
         manifest = self.trace.manifest
-        if name in _SIDE_TABLES:
+        if name in _KEPT_TABLES:
             table = self.trace.table(name)
         elif name == "trace":
             table = self._trace_table()

@@ -45,7 +45,7 @@ def after_the_ring(kind: str) -> bool:
     known = loss.LOSS_BY_NAME.get(kind)
     if known is None:
         return True
-    return known.unit == "rows" and known.severity != "info" and kind not in BEFORE_TRACE
+    return known.unit == "rows" and not known.kept and kind not in BEFORE_TRACE
 
 
 def _uncounted(kind: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,6 +20,9 @@ from .programs.isa import Insn, Kind, operation
 from .programs.maps import Map, MapKind
 from .programs.program import Program
 from .programs.verdict import Verdict
+
+if TYPE_CHECKING:
+    from .programs.language.query import Answer
 
 Tables = Mapping[str, pa.Table]
 _MERGES = {"map_add": "sum", "map_min": "min", "map_max": "max"}
@@ -38,6 +42,8 @@ class Shape:
     unit: str
     entries: int
     shared: bool
+    names: tuple[Mapping[int, str], ...] = ()
+    """by key column, what its numbers are called; empty where nothing is known of them"""
 
 
 @dataclass(frozen=True)
@@ -117,10 +123,11 @@ def of_record(name: str, source: str, digest: str, tables: Tables | None = None)
 
 
 def _judged(program: Program, verdict: Verdict, tables: Tables | None) -> Judged:
-    told = _answers(program, tables)
+    answers = _answers(program, tables)
+    told = answers or {}
     merges = _merges(program, verdict)
     shapes = tuple(
-        _shape(m, told.get(m.name, ""), merges.get(i, set()))
+        _shape(m, told.get(m.name), merges.get(i, set()))
         for i, m in enumerate(program.maps)
         if not m.read_only and m.kind != MapKind.FEEDBACK
     )
@@ -132,26 +139,26 @@ def _judged(program: Program, verdict: Verdict, tables: Tables | None) -> Judged
         verdict.serial_because,
         verdict.emits,
         program.sample,
-        _with_units(program, shapes, query=bool(told)),
-        bool(told),
+        _with_units(program, shapes, query=answers is not None),
+        answers is not None,
     )
 
 
-def _answers(program: Program, tables: Tables | None) -> dict[str, str]:
-    """What a query's maps are, by name; nothing where the program's source is no query for this code."""
+def _answers(program: Program, tables: Tables | None) -> dict[str, Answer] | None:
+    """What a query's maps are, by name; None where the program's source is no query for this code."""
     from .programs.language import compile as compile_query
 
     if "{" not in program.source:
-        return {}
+        return None
     try:
         query = compile_query(program.source, tables, {}, program.name)
     except MegascopeError:
-        return {}
-    return {a.map: a.what for a in query.answers} | {"": "query"} if query.program.hash == program.hash else {}
+        return None
+    return {a.map: a for a in query.answers} if query.program.hash == program.hash else None
 
 
-def _shape(m: Map, told: str, merges: set[str]) -> Shape:
-    what = {"count": "sum", "avg": "stats", "row": "rows", "state": "last"}.get(told, told)
+def _shape(m: Map, told: Answer | None, merges: set[str]) -> Shape:
+    what = {"count": "sum", "avg": "stats", "row": "rows", "state": "last"}.get(told.what, told.what) if told else ""
     if not what:
         if m.kind == MapKind.HIST:
             what = "hist"
@@ -161,7 +168,8 @@ def _shape(m: Map, told: str, merges: set[str]) -> Shape:
             what = "last"
         elif len(merges) == 1:
             (what,) = merges
-    return Shape(m.name, what, "", m.max_entries, m.shared)
+    names = tuple(c.names for c in told.columns) if told is not None else ()
+    return Shape(m.name, what, "", m.max_entries, m.shared, names)
 
 
 def _merges(program: Program, verdict: Verdict) -> dict[int, set[str]]:

@@ -12,6 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from . import derived, durable, parquet
 from .manifest import Manifest
 from .pairing import Derived, Pairer
 from .pairing_rows import NONE
+from .retiring import Retirer
 from .tables import EVENTS, HOOK_BY_NAME, TASKS, WAITS
 from .tiles import TileBuilder
 
@@ -146,9 +148,10 @@ _NO_TASKS, _NO_WAITS = TASKS.schema.empty_table(), WAITS.schema.empty_table()
 class Deriver(threading.Thread):
     """Derives in the background from what has been sealed, while the recording and its sealing go on."""
 
-    def __init__(self, derivation: Derivation) -> None:
+    def __init__(self, derivation: Derivation, retirer: Retirer | None = None) -> None:
+        """retirer: told to retire whenever there is a step more that it may take."""
         super().__init__(name="megascope-derive", daemon=True)
-        self._derivation = derivation
+        self._derivation, self._retirer = derivation, retirer
         self._wake = threading.Condition()
         self._stopped = False
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
@@ -202,12 +205,18 @@ class Deriver(threading.Thread):
                 with self._wake:
                     self._wake.wait(_RETRY_S)
                 continue
-            except MemoryError:
-                self._failed = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-                return
             except Exception as error:
                 # The recording goes on without; who ends it is told.
-                self._failed = error
+                self._give_up(error)
                 return
             with self._wake:
                 self._waiting.popleft()
+            if self._retirer is not None and stream == EVENTS.name:
+                # Where there is no room for a manifest the parts stay a while longer.
+                with suppress(OSError):
+                    self._retirer.step()
+
+    def _give_up(self, error: Exception) -> None:
+        self._failed = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) if isinstance(error, MemoryError) else error
+        if self._retirer is not None:
+            self._retirer.underived = True

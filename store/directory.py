@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import durable, manifest, map_streams, parquet, spool
+from . import durable, manifest, map_streams, parquet, retention, spool
 from .errors import Refused
 from .tables import COMPILER_TABLES, DERIVED
 
@@ -20,7 +20,7 @@ _ENTRIES = {manifest.FILE, "tables", map_streams.KEY, spool.FOLDER, *manifest.ST
 
 
 def begin(
-    path: Path, given: dict[str, Any], tables: Mapping[str, pa.Table], max_bytes: int | None
+    path: Path, given: dict[str, Any], tables: Mapping[str, pa.Table], max_bytes: int | None, keep_ns: int | None
 ) -> manifest.Manifest:
     """Write the side tables and the first manifest of a new trace. Raises OSError and Refused."""
     if unknown := set(given) - {*manifest.GIVEN, "name"}:
@@ -37,6 +37,8 @@ def begin(
         if name not in declared or rows.schema != declared[name].schema:
             raise Refused(f"cannot write the side table {name}", "it is not declared so")
         content["tables"][name] = parquet.write_side_table(path, declared[name], rows)
+    if keep_ns is not None:
+        content[retention.KEY] = retention.fresh(keep_ns)
     book = manifest.Manifest(path, content)
     book.commit(lambda m: m.update(given))
     return book

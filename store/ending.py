@@ -15,13 +15,23 @@ from .budget import FULL
 from .derive import Deriver
 from .ledger import Ledger
 from .manifest import Manifest, streams_of
-from .tables import ENGINE_TABLES, LOSS
+from .retiring import Retirer
+from .tables import LOSS, TOLD_TABLES
 
 
 class Ending:
     """Ends one recording, of which everything is in the spool. Used by the recorder's thread."""
 
-    def __init__(self, path: Path, manifest: Manifest, sealer: seal.Sealer, deriver: Deriver, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        sealer: seal.Sealer,
+        deriver: Deriver,
+        ledger: Ledger,
+        retirer: Retirer | None,
+    ) -> None:
+        self._retirer = retirer
         self._path, self._manifest, self._ledger = path, manifest, ledger
         self._sealer, self._deriver = sealer, deriver
 
@@ -40,7 +50,7 @@ class Ending:
         if saturated := seal.untold_saturation(self._manifest.snapshot(), 0):
             tell_saturated(saturated)
         whole &= self._seal_rest(LOSS.name) and is_spooled(LOSS.name)
-        for table in ENGINE_TABLES:
+        for table in TOLD_TABLES:
             files = self._sealer.waiting.get(table.name, [])
 
             def seal_table(table: Any = table, files: list[spool.SpoolFile] = files) -> None:
@@ -54,12 +64,12 @@ class Ending:
 
         self._manifest.commit(change)
         self._deriver.stop()
-        if whole and _has_room(self._deriver.finish):
+        if whole and _has_room(self._deriver.finish) and (self._retirer is None or _has_room(self._retirer.finish)):
             shutil.rmtree(self._path / spool.FOLDER, ignore_errors=True)
 
     def _seal_rest(self, stream: str) -> bool:
         """Seal all of a stream that waits; False when there is no room for it."""
-        groups = list(seal.groups(self._sealer.waiting.get(stream, []), last=True))
+        groups = list(self._sealer.groups(stream, self._sealer.waiting.get(stream, []), last=True))
         return all(_has_room(lambda g=group: self._sealer.seal(stream, g)) for group in groups)  # type: ignore[misc]
 
 

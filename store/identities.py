@@ -12,7 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-AFTER_RING = ("overwritten", "torn_block", "bad_row", "disk_budget", "disk_full", "part_unreadable")
+AFTER_RING = (
+    *("overwritten", "torn_block", "bad_row", "disk_budget", "disk_full", "part_unreadable"),
+    *("retired", "retired_early"),
+)
 """Losses, in rows, of what the device had written to its event ring."""
 
 UNKNOWN = ("engine_died", "segment_truncated", "spool_tail", "host_ring_overwritten")

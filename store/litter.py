@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from . import derived, durable, manifest, map_streams, parquet, spool
+from . import derived, durable, manifest, map_streams, parquet, retention, spool
 from .budget import RESERVE_FILE
 from .reader import Part, Trace
+from .tables import EVENTS
 
 DAMAGED_FOLDER = "damaged"
 """Where repair puts what it cannot read: nothing is thrown away that somebody might still want."""
@@ -24,6 +26,7 @@ _KNOWN = {
     *manifest.STREAM_NAMES,
     *derived.NAMES,
 }
+_EVENTS_FILE = re.compile(EVENTS.name + r"-\d{6,12}\.parquet")
 _DERIVED_FILE = re.compile(r"[a-z]+-(lost-)?\d{6,12}\.parquet")
 _STATE_FILE = re.compile(r"open-\d{6,12}\.state")
 
@@ -46,7 +49,7 @@ def unsound(part: Part) -> str | None:
 def litter(trace: Trace) -> Iterator[tuple[str, str]]:
     """Files in the trace's directory that do not count: (file, one of the kinds below).
 
-    temporary, sealed, derived: left behind by a crash; part: in no manifest; damaged: put aside; unknown: not ours.
+    temporary, sealed, derived, retired: left behind by a crash; part: in no manifest; damaged: put aside; unknown: not ours.
     """
     m = trace.manifest
     for entry in _listed(trace.path):
@@ -64,6 +67,8 @@ def litter(trace: Trace) -> Iterator[tuple[str, str]]:
                 yield name, "temporary"
             elif entry.name not in files and folder in derived.NAMES and _DERIVED_FILE.fullmatch(entry.name):
                 yield name, "derived"
+            elif entry.name not in files and stream == EVENTS.name and _is_retired(m, entry.name):
+                yield name, "retired"
             elif entry.name not in files:
                 yield name, "part" if entry.name.endswith(".parquet") else "unknown"
     state = ((m.get(derived.KEY) or {}).get("state") or {}).get("file")
@@ -89,6 +94,10 @@ def litter(trace: Trace) -> Iterator[tuple[str, str]]:
             yield name, "unknown"
     for entry in _listed(trace.path / DAMAGED_FOLDER):
         yield f"{DAMAGED_FOLDER}/{entry.name}", "damaged"
+
+
+def _is_retired(content: Mapping[str, Any], name: str) -> bool:
+    return _EVENTS_FILE.fullmatch(name) is not None and retention.is_retired(content, derived.number_of(name))
 
 
 def _listed(folder: Path) -> list[Path]:

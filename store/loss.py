@@ -10,18 +10,22 @@ from dataclasses import dataclass
 from .tables import Column, Table
 
 SEVERITIES = ("info", "degraded", "damaged")
-"""info: no row is missing; degraded: rows are missing and counted; damaged: how many is not known."""
+"""info: nothing is missing that was to be kept; degraded: rows are missing and counted; damaged: nobody knows how many."""
 
 
 @dataclass(frozen=True)
 class LossKind:
-    """A way in which something goes missing. `unit`: rows, events, records, bytes or intervals."""
+    """A way in which something goes missing. `unit`: rows, events, records, bytes or intervals.
+
+    kept: what it counts is in the trace all the same, and only less exact.
+    """
 
     name: str
     severity: str
     unit: str
     where: str
     todo: str
+    kept: bool = False
 
 
 LOSS_KINDS = (
@@ -115,7 +119,33 @@ LOSS_KINDS = (
         "run megascope check for its name",
     ),
     LossKind(
-        "since_saturated", "info", "rows", "since_ns above 4.29 s", "none: the row is kept, its time is a lower bound"
+        "retired",
+        "info",
+        "rows",
+        "a rolling recording's window, which has moved on",
+        "none: raise --keep to hold more",
+    ),
+    LossKind(
+        "retired_early",
+        "degraded",
+        "rows",
+        "a rolling recording's window, which its disk budget made shorter than asked",
+        "raise --max-bytes, or lower --keep",
+    ),
+    LossKind(
+        "pins_spent",
+        "degraded",
+        "records",
+        "triggers and marks that came when the budget of pinned rows was spent, or were cut short by it",
+        "raise --max-bytes, or fire more rarely: emit() limit(n/s)",
+    ),
+    LossKind(
+        "since_saturated",
+        "info",
+        "rows",
+        "since_ns above 4.29 s",
+        "none: the row is kept, its time is a lower bound",
+        kept=True,
     ),
     LossKind(
         "segment_truncated",

@@ -21,6 +21,7 @@ from .manifest_rules import (
     SPOOLED,
     STREAM_NAMES,
     Bad,
+    add_new_tables,
     check_content,
     check_plain,
     check_versions,
@@ -97,6 +98,7 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
         check_plain(manifest, "", 0)
         if manifest.get("crc32") != checksum(manifest):
             raise Bad("fails its own checksum: it was damaged or changed by hand")
+        add_new_tables(manifest)
         check_content(manifest)
     except Bad as bad:
         raise Refused(_WHAT, f"{where} {bad}", "run megascope check on it") from None

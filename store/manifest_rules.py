@@ -13,20 +13,21 @@ from . import map_streams
 from .tables import (
     ABI_MAJOR,
     DERIVED,
-    ENGINE_TABLES,
     FORMAT_VERSION,
     HOOK_BY_NAME,
+    KEPT_TABLES,
     LOSS,
     PROGRAMS,
-    SIDE_TABLES,
+    RECORDER_TABLES,
     STREAMS,
+    TOLD_TABLES,
     schema_hash,
 )
 
 STATES = ("recording", "sealed", "unsealed")
 STREAM_NAMES = tuple(t.name for t in STREAMS)
-TABLE_NAMES = tuple(t.name for t in SIDE_TABLES)
-SPOOLED = (*STREAM_NAMES, *(t.name for t in ENGINE_TABLES))
+TABLE_NAMES = tuple(t.name for t in KEPT_TABLES)
+SPOOLED = (*STREAM_NAMES, *(t.name for t in TOLD_TABLES))
 """What passes through the spool, in the order in which it is sealed."""
 
 GIVEN = ("engine", "clock", "programs", "perturbation")
@@ -65,6 +66,13 @@ def check_versions(m: dict[str, Any]) -> None:
         raise Bad(f"has hook ABI {abi[0]}.{abi[1]}, this version reads {ABI_MAJOR}.x")
     if m.get("schema_hash") != schema_hash():
         raise Bad(f"has schema hash {_short(m.get('schema_hash'))}, this version reads {schema_hash()[:16]}…")
+
+
+def add_new_tables(m: dict[str, Any]) -> None:
+    """Of a trace that was recorded before a table of the recorder was declared: it has none of its rows."""
+    if isinstance(sealed := m.get("spool_sealed"), dict):
+        for table in RECORDER_TABLES:
+            sealed.setdefault(table.name, 0)
 
 
 def check_plain(value: Any, where: str, depth: int) -> None:
@@ -204,6 +212,8 @@ def _check_sealed(m: dict[str, Any]) -> None:
         _check_parts(streams, name, rf"{name.rpartition('.')[2]}-\d{{6,12}}\.parquet")
     if "derived" in m:
         _check_derived(_need(m, "derived", dict, ""))
+    if "retention" in m:
+        _check_retention(_need(m, "retention", dict, ""))
     for loss in _need(m, "repair", list, "") if "repair" in m else ():
         if not isinstance(loss, dict) or set(loss) != set(LOSS.names):
             raise Bad("has a pending loss that is no row of loss")
@@ -252,6 +262,23 @@ def _check_derived(d: dict[str, Any]) -> None:
         for key in ("bytes", "crc32"):
             _need_int(state, key, 0, _PART_KEYS[key], "derived.state.")
         _need_int(state, "tiles_until", -_I64, _I64 - 1, "derived.state.")
+
+
+def _check_retention(r: dict[str, Any]) -> None:
+    _need_int(r, "keep_ns", 1, _I64 - 1, "retention.")
+    if r.get("horizon") is not None:
+        _need_int(r, "horizon", -_I64, _I64 - 1, "retention.")
+    for pin in _need(r, "pins", list, "retention."):
+        if not isinstance(pin, list) or [type(t) for t in pin] != [int, int] or pin[0] > pin[1]:
+            raise Bad(f"has a pin {_short(pin)}, which is no stretch of time")
+    before = 0
+    for run in _need(r, "retired", list, "retention."):
+        if not isinstance(run, dict):
+            raise Bad("has retired something that is no run of parts")
+        where = "retention.retired."
+        before = _need_int(run, "last", _need_int(run, "first", before + 1, 10**12, where), 10**12, where)
+        _need_int(run, "early", 0, _need_int(run, "rows", 0, _I64 - 1, where), where)
+        _need_int(run, "t_end", _need_int(run, "t_begin", -_I64, _I64 - 1, where), _I64 - 1, where)
 
 
 def _check_file(entry: dict[str, Any], stream: str, pattern: str) -> None:

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from . import durable, map_streams, spool, stored
 from .errors import Refused
-from .tables import DERIVED, EVENTS, RING_ROW, SIDE_TABLES, STREAMS, TILES, Table
+from .tables import DERIVED, EVENTS, KEPT_TABLES, RING_ROW, STREAMS, TILES, Table
 
-BY_NAME: dict[str, Table] = {t.name: t for t in (*STREAMS, *DERIVED, *SIDE_TABLES)}
+BY_NAME: dict[str, Table] = {t.name: t for t in (*STREAMS, *DERIVED, *KEPT_TABLES)}
 TIMES = {"events": ("t", "t"), "intervals": ("t_begin", "t_end"), "coverage": ("t_begin", "t_end")}
 _MAP_TIMES = ("t_begin", "t_end")
 TIMES |= {"loss": ("t_begin", "t_end"), "now": ("heartbeat", "heartbeat")}

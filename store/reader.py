@@ -12,10 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import derived, derived_rest, durable, manifest, map_streams, parquet, snapshot, spool
+from . import derived, derived_rest, durable, manifest, map_streams, parquet, retention, snapshot, spool
 from .errors import Refused
 from .snapshot import Snapshot
-from .tables import SIDE_TABLES, Table
+from .tables import KEPT_TABLES, LOSS, Table
+
+_ATTEMPTS = 50
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Trace:
         self.notes: list[str] = []
         """What a reader must be told: each one sentence."""
         self._snapshot = taken
+        self._lacking = False
         self._checked: dict[Path, bool] = {}
         self._rest: dict[str, pa.Table] | None = None
         self._lock, self._rest_lock = threading.Lock(), threading.Lock()
@@ -54,9 +57,16 @@ class Trace:
         when there is no manifest or it is damaged, of another version or impossible.
         """
         path = Path(path)
-        taken = Snapshot.take(path)
-        trace = cls(path, taken)
+        for _ in range(_ATTEMPTS):
+            taken = Snapshot.take(path)
+            trace = cls(path, taken)
+            # Of a rolling recording a part may have gone since the manifest was read; then there is a newer one.
+            if not trace._lacking or manifest.read(path).get(retention.KEY) == taken.content.get(retention.KEY):
+                break
+            trace.close()
         trace.notes += taken.notes
+        if rolling := retention.note(taken.content):
+            trace.notes.append(rolling)
         return trace
 
     def __enter__(self) -> Trace:
@@ -97,11 +107,15 @@ class Trace:
         bad = [p for p in picked if not self._is_sound(p)]
         for part in bad:
             self._parts[stream].remove(part)
-            self.notes.append(f"{_inside(part.path)} was left out: it fails its checksum ({part.rows} rows)")
+            gone = retention.KEY in self.manifest and not os.path.lexists(part.path)
+            why = "it was retired since the trace was opened" if gone else "it fails its checksum"
+            self.notes.append(f"{_inside(part.path)} was left out: {why} ({part.rows} rows)")
         return [p for p in picked if p not in bad]
 
     def tail(self, stream: str) -> pa.Table:
         """The rows of a stream that are in the spool, in stored form; events in order of (rank, worker, seq).
+
+        Of `loss` also what the manifest says was retired.
 
         The newest 256 MB; a note says how many rows before them were left out. Of a derived table: the rows that its
         parts do not have yet, and what is open. They are put together here, for at most `derived_rest.EVENTS_MOST`
@@ -132,14 +146,15 @@ class Trace:
             self._note(f"{stream}: the oldest {left_out} rows of the spool were left out: it is too large")
         if damaged:
             self._note(f"{stream}: {damaged} rows in the spool were left out: they fail their checksum")
-        return parquet.stored_table(table, batches)
+        rows_of = parquet.stored_table(table, batches)
+        return rows_of if stream != LOSS.name else pa.concat_tables([rows_of, retention.losses(self.manifest)])
 
     def table(self, name: str) -> pa.Table:
         """A side table, in its declared schema; empty when nobody gave it.
 
         Raises Refused when its file is missing or damaged.
         """
-        table = next((t for t in SIDE_TABLES if t.name == name), None)
+        table = next((t for t in KEPT_TABLES if t.name == name), None)
         if table is None:
             raise Refused(f"cannot read the table {name}", "there is none of that name")
         entry = self.manifest["tables"].get(name)
@@ -191,6 +206,7 @@ class Trace:
             else:
                 out.append(part)
                 continue
+            self._lacking = True
             self.notes.append(f"{_inside(part.path)} was left out: {why} ({part.rows} rows)")
         return out
 

@@ -22,7 +22,7 @@ from .errors import MegascopeError, Refused
 from .litter import DAMAGED_FOLDER, litter, unsound
 from .loss import LOSS_BY_NAME
 from .reader import Trace
-from .tables import ENGINE_TABLES, LOSS, Table
+from .tables import LOSS, TOLD_TABLES, Table
 from .verify import REPAIRED, Progress, Report, check
 
 _WHAT = "cannot repair"
@@ -78,7 +78,7 @@ class _Repairing:
         for stream in streams:
             for group in seal.groups(self.trace.spooled(stream), last=True):
                 self._seal(stream, group)
-        for table in ENGINE_TABLES:
+        for table in TOLD_TABLES:
             self._seal_table(table)
         self._seal_pending()
         self._end()
@@ -205,7 +205,7 @@ class _Repairing:
     def _tidy(self) -> None:
         with Trace.open(self.path) as now:
             for file, kind in list(litter(now)):
-                if kind in ("temporary", "sealed", "derived"):
+                if kind in ("temporary", "sealed", "derived", "retired"):
                     (self.path / file).unlink(missing_ok=True)
         with suppress(OSError):
             (self.path / spool.FOLDER).rmdir()

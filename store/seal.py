@@ -8,30 +8,33 @@ the manifest speaks, the spool counts and a part without entry is litter; after,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from . import spool, stored
+from . import retention, spool, stored
 from .manifest import Manifest
 from .parquet import Sealed, last_of_each, table_of, write_part, write_side_table
-from .tables import ENGINE_TABLES, EVENTS, Table
+from .tables import EVENTS, TOLD_TABLES, Table
 
 PART_ROWS = 1 << 20
 _PART_MOST = PART_ROWS * 5 // 4
 _PART_BYTES = spool.ROTATE_BYTES
 _PART_FRAMES = 8 * spool.ROTATE_FRAMES
 _RETRY_S = 1.0
-_ENGINE_TABLES = {t.name for t in ENGINE_TABLES}
+_TOLD = {t.name for t in TOLD_TABLES}
 
 Change = Callable[[dict[str, Any], Sealed], None]
 """A change of the manifest that is told what could not be read."""
 
 
-def groups(files: list[spool.SpoolFile], *, last: bool) -> Iterator[list[spool.SpoolFile]]:
-    """Consecutive files that make parts of about a million rows; a remainder only when it is the `last`."""
+def groups(files: list[spool.SpoolFile], *, last: bool, each: bool = False) -> Iterator[list[spool.SpoolFile]]:
+    """Consecutive files that make parts of about a million rows; a remainder only when it is the `last`.
+
+    each: every file makes a part of its own, as in a rolling recording, where the recorder chose how long a file is.
+    """
     group: list[spool.SpoolFile] = []
     rows = size = frames = 0
     for f in files:
@@ -40,7 +43,7 @@ def groups(files: list[spool.SpoolFile], *, last: bool) -> Iterator[list[spool.S
             group, rows, size, frames = [], 0, 0, 0
         group.append(f)
         rows, size, frames = rows + f.rows, size + f.size, frames + len(f.frames)
-        if rows >= PART_ROWS or size >= _PART_BYTES or frames >= _PART_FRAMES:
+        if each or rows >= PART_ROWS or size >= _PART_BYTES or frames >= _PART_FRAMES:
             yield group
             group, rows, size, frames = [], 0, 0, 0
     if group and last:
@@ -66,6 +69,8 @@ def seal(
     content = manifest.snapshot()
     parts = content["streams"][stream]["parts"]
     number = 1 + max((int(p["file"].removesuffix(".parquet").rpartition("-")[2]) for p in parts), default=0)
+    if stream == EVENTS.name:
+        number = max(number, 1 + retention.last_retired(content))
     sealed = write_part(folder, table_of(content, stream), number, files, more, scratch)
 
     def change(m: dict[str, Any]) -> None:
@@ -125,8 +130,12 @@ class Sealer(threading.Thread):
         folder: Path,
         manifest: Manifest,
         on_sealed: Callable[[str, list[spool.SpoolFile], dict[str, Any] | None], None],
+        *,
+        each: Collection[str] = (),
     ) -> None:
+        """each: streams of which every spool file makes a part of its own."""
         super().__init__(name="megascope-seal", daemon=True)
+        self._each = each
         self._folder, self._manifest, self._on_sealed = folder, manifest, on_sealed
         self._wake = threading.Condition()
         self._stopped = False
@@ -147,6 +156,10 @@ class Sealer(threading.Thread):
             self._wake.notify()
         if self.is_alive():
             self.join()
+
+    def groups(self, stream: str, files: list[spool.SpoolFile], *, last: bool) -> Iterator[list[spool.SpoolFile]]:
+        """See `groups`."""
+        return groups(files, last=last, each=stream in self._each)
 
     def seal(self, stream: str, files: list[spool.SpoolFile]) -> None:
         """Seal the first files that wait. Raises OSError; then they still wait."""
@@ -172,6 +185,6 @@ class Sealer(threading.Thread):
 
     def _ready(self) -> tuple[str, list[spool.SpoolFile]] | None:
         for stream, files in self.waiting.items():
-            if stream not in _ENGINE_TABLES and (group := next(groups(files, last=False), None)):
+            if stream not in _TOLD and (group := next(self.groups(stream, files, last=False), None)):
                 return stream, group
         return None

@@ -116,6 +116,11 @@ class SpoolWriter:
         )
 
     @property
+    def size(self) -> int:
+        """Bytes of data in the file that is being written."""
+        return self._end if self._file else 0
+
+    @property
     def rows(self) -> int:
         """Rows in the file that is being written."""
         return self._rows if self._file else 0

@@ -489,6 +489,29 @@ ENGINE_TABLES = (REQUESTS, REQUEST_SETS, STEP_REQUESTS)
 
 SIDE_TABLES = (*COMPILER_TABLES, *ENGINE_TABLES)
 
+MARKS = Table(
+    "marks",
+    "Moments that somebody pointed at while it was recorded: a trigger's query that fired, or a note.",
+    (
+        Column("mark", "i64", "number, from 1 in the order in which the recorder took them"),
+        Column("t", "i64", "when: of a trigger its first firing, of a note the engine's time when it came", "ns"),
+        Column("kind", "str", "trigger or mark"),
+        Column("text", "str", "the note; of a trigger its name"),
+        Column("program", "i32", "of a trigger: key of `programs`", "", True),
+        Column("firings", "i64", "rows that the trigger emitted whose stretches run into one another; 1 of a note"),
+        Column("t_from", "i64", "all rows from here are kept for it; null: it keeps none", "ns", True),
+        Column("t_to", "i64", "to here, inclusive", "ns", True),
+    ),
+    key=("mark",),
+)
+
+RECORDER_TABLES = (MARKS,)
+"""Told by the recorder; of rows with the same key the last counts."""
+
+TOLD_TABLES = (*ENGINE_TABLES, *RECORDER_TABLES)
+KEPT_TABLES = (*SIDE_TABLES, *RECORDER_TABLES)
+"""Every table that is one file of a trace."""
+
 PROGRAMS = Table(
     "programs",
     "Who watched: every program attached during the recording.",

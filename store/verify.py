@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from . import derived, identities, manifest, parquet, spool
+from . import derived, identities, manifest, parquet, retention, spool
 from .errors import Refused
 from .litter import litter, unsound
 from .reader import Part, Trace
 from .sequence import Keys, Once
-from .tables import EVENTS, SIDE_TABLES
+from .tables import EVENTS, KEPT_TABLES
 
 REPAIRED = "repaired"
 """Reason of the end record that repair writes where the recorder left none."""
@@ -113,6 +113,7 @@ class _Checking:
                 self._done += 1
                 if self._progress:
                     self._progress(self._done, self._total)
+        self.summaries["loss"].append(retention.losses(self.trace.manifest))
         self._check_tables()
         if self.trace.state != "recording":
             self._check_spool()
@@ -128,6 +129,8 @@ class _Checking:
     def _check_part(self, stream: str, part: Part) -> None:
         name = f"{parquet.folder_of(stream)}/{part.path.name}"
         if why := unsound(part):
+            if self._went(stream, part):
+                return
             todo = f"{_REPAIR}, which builds it again" if stream in derived.NAMES else _RESTORE
             self.report.add("damaged", name, f"{why} ({part.rows} rows)", todo)
             return
@@ -140,6 +143,8 @@ class _Checking:
                 rows = file.read(columns=wanted)
             rows.validate(full=True)
         except (pa.ArrowException, OSError, ValueError, Refused) as error:
+            if self._went(stream, part):
+                return
             why = error.why if isinstance(error, Refused) else str(error).splitlines()[0]
             self.report.add("damaged", name, f"cannot be decoded: {why}", "report it: its checksum holds")
             return
@@ -155,6 +160,15 @@ class _Checking:
             self._count(name, rows, lambda: _keys(pq.read_table(part.path, columns=["rank", "worker", "seq"])))
         elif stream in self.summaries:
             self.summaries[stream].append(rows.replace_schema_metadata(None))
+
+    def _went(self, stream: str, part: Part) -> bool:
+        """Whether a rolling recording has retired a part since the trace was opened."""
+        if self.trace.state != "recording" or retention.KEY not in self.trace.manifest:
+            return False
+        try:
+            return part.path.name not in {e["file"] for e in derived.parts_of(manifest.read(self.path), stream)}
+        except Refused:
+            return False
 
     def _count(self, name: str, events: pa.Table, load: Callable[[], Keys]) -> None:
         if twice := self.once.add(name, _keys(events), load):
@@ -220,7 +234,7 @@ class _Checking:
             self.report.remarks.append(Finding("info", table, what, ""))
 
     def _check_tables(self) -> None:
-        for table in SIDE_TABLES:
+        for table in KEPT_TABLES:
             try:
                 rows = self.trace.table(table.name)
             except Refused as error:

@@ -6,12 +6,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from . import durable, map_streams, parquet, seal, spool
+from . import durable, map_streams, parquet, retention, seal, spool
 from . import manifest as _manifest
 from .budget import FULL, RESERVE_FILE, Gate, Reserve, Stretch
 from .derive import Derivation, Deriver
@@ -21,14 +22,19 @@ from .errors import MegascopeError, Refused
 from .gather import Gathered
 from .ledger import Ledger
 from .loss import LOSS_BY_NAME
-from .tables import ENGINE_TABLES, EVENTS, LOSS, Table
+from .retiring import Retirer
+from .tables import EVENTS, LOSS, RING_ROW, TOLD_TABLES, Table
 
 ROTATE_S = 1.0
 ROTATE_LEAST_ROWS = 1 << 16
 """A spool file is finished after a second once it has this many rows; a slow engine gets few files, not many."""
 
 _UNWRITTEN_MOST = 1 << 20
-_ENGINE_TABLES = {t.name for t in ENGINE_TABLES}
+_GRAIN_LEAST_S = 0.1
+"""A rolling recording makes no parts faster than that, however short its window is in the engine's time."""
+_MAKE_ROOM_S = 0.1
+_T = RING_ROW.names.index("t")
+_TOLD = {t.name for t in TOLD_TABLES}
 
 
 class TraceWriter:
@@ -38,7 +44,13 @@ class TraceWriter:
     """
 
     def __init__(
-        self, path: Path, book: _manifest.Manifest, lock: int | None, max_bytes: int | None, sync: bool
+        self,
+        path: Path,
+        book: _manifest.Manifest,
+        lock: int | None,
+        max_bytes: int | None,
+        sync: bool,
+        keep_ns: int | None,
     ) -> None:
         self.path = path
         self.rows: dict[str, int] = dict.fromkeys(_manifest.SPOOLED, 0)
@@ -56,8 +68,13 @@ class TraceWriter:
         self._gathered = {n: Gathered() for n in _manifest.SPOOLED}
         self._began = dict.fromkeys(_manifest.SPOOLED, 0.0)
         self._ledger = Ledger(sum(t["bytes"] for t in content["tables"].values()))
-        self._sealer = seal.Sealer(path, book, self._on_sealed)
-        self._deriver = Deriver(Derivation(path, book, self._ledger.add, keep_state=True))
+        self._retirer = None
+        if keep_ns is not None:
+            self._retirer = Retirer(path, book, self._ledger, keep_ns, max_bytes, lambda: self._bytes_due)
+        self._part_from = 0
+        self._made_room = 0.0
+        self._sealer = seal.Sealer(path, book, self._on_sealed, each=(EVENTS.name,) if keep_ns is not None else ())
+        self._deriver = Deriver(Derivation(path, book, self._ledger.add, keep_state=True), self._retirer)
         self._finished = False
 
     @classmethod
@@ -70,12 +87,14 @@ class TraceWriter:
         force: bool = False,
         max_bytes: int | None = None,
         sync: bool = False,
+        keep_ns: int | None = None,
     ) -> TraceWriter:
         """Create the directory of a trace and begin to record.
 
         `manifest`: any of `engine`, `clock`, `programs`, `perturbation`, and `name`. `tables`: the compiler's side
         tables, written at once. `max_bytes`: the disk budget. `sync`: fsync every batch. `force` replaces a trace
-        that is there, and nothing else. Raises Refused or MegascopeError, and then nothing has been left behind.
+        that is there, and nothing else. `keep_ns`: a rolling recording, which keeps events of the last so many ns of
+        device time and what is pinned. Raises Refused or MegascopeError, and then nothing has been left behind.
         """
         make_room(path, force)
         lock = None
@@ -84,7 +103,7 @@ class TraceWriter:
             lock = durable.lock_directory(path)
             for folder in (spool.FOLDER, "tables", *_manifest.STREAM_NAMES):
                 (path / folder).mkdir()
-            writer = cls(path, begin(path, manifest, tables, max_bytes), lock, max_bytes, sync)
+            writer = cls(path, begin(path, manifest, tables, max_bytes, keep_ns), lock, max_bytes, sync, keep_ns)
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
@@ -105,6 +124,29 @@ class TraceWriter:
         return self._ledger.net_bytes + sum(w.total for w in self._spool.values())
 
     @property
+    def _bytes_due(self) -> int:
+        """Bytes on disk once all that is sealed has been derived from."""
+        return self.bytes_written + self._deriver.owed
+
+    @property
+    def retired_rows(self) -> int:
+        """Rows of events that were sealed, and have left the window of a rolling recording since."""
+        return retention.retired_rows(self._manifest.snapshot())
+
+    @property
+    def pinned_to(self) -> int | None:
+        """Device time after which nothing is pinned any more: the budget of pinned rows is spent. None while it is not."""
+        return None if self._retirer is None else self._retirer.pinned_to
+
+    def pin(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Keep all rows of [begin, end] (device ns, inclusive) of a rolling recording, those to come too.
+
+        Returns what is kept, which begins later where the window had moved on; None where it keeps nothing, or where
+        everything is kept anyway.
+        """
+        return None if self._retirer is None else self._retirer.pin(begin, end)
+
+    @property
     def sealing_lag_rows(self) -> int:
         """Event rows in the spool that are not sealed yet."""
         return self.rows[EVENTS.name] - self._ledger.sealed_events
@@ -119,7 +161,7 @@ class TraceWriter:
 
         Raises Refused for another schema, MegascopeError when the disk fails in another way than being full.
         """
-        if stream not in self._tables or stream in _ENGINE_TABLES:
+        if stream not in self._tables or stream in _TOLD:
             raise Refused(f"cannot append to {stream}", "there is no such stream")
         self._gather(stream, batch)
 
@@ -152,7 +194,7 @@ class TraceWriter:
 
     def upsert(self, table: str, batch: pa.RecordBatch) -> None:
         """Add rows to an engine table; of rows with the same key the last counts. Raises as `append`."""
-        if table not in _ENGINE_TABLES:
+        if table not in _TOLD:
             raise Refused(f"cannot upsert into {table}", "the engine has no such table")
         self._gather(table, batch)
 
@@ -180,7 +222,7 @@ class TraceWriter:
         """Put everything that is gathered into the spool, where it survives the death of this process."""
         for stream in self._tables:
             self._write(stream)
-            if time.monotonic() - self._began[stream] >= ROTATE_S and self._spool[stream].rows >= ROTATE_LEAST_ROWS:
+            if self._is_due(stream):
                 self._rotate(stream)
 
     def update(self, **fields: Any) -> None:
@@ -255,7 +297,13 @@ class TraceWriter:
 
     def _write_raw(self, batch: pa.RecordBatch) -> None:
         """Put events into their spool file, or count them as dropped."""
-        if self._gate.admits(self.bytes_written + self._deriver.owed, batch.nbytes):
+        if self._retirer is not None:
+            self._retirer.saw(batch.column(_T).to_numpy())
+            if self._gate.stopped == "disk_budget" and time.monotonic() - self._made_room >= _MAKE_ROOM_S:
+                self._made_room = time.monotonic()
+                with suppress(OSError):
+                    self._retirer.step()
+        if self._gate.admits(self._bytes_due, batch.nbytes):
             try:
                 self._spool_batch(EVENTS.name, batch)
                 return
@@ -270,10 +318,22 @@ class TraceWriter:
         writer = self._spool[stream]
         if writer.rows == 0:
             self._began[stream] = time.monotonic()
+            if stream == EVENTS.name and self._retirer is not None:
+                self._part_from = self._retirer.newest or 0
         writer.write(batch)
         self.rows[stream] += batch.num_rows
-        if writer.full:
+        if writer.full or self._is_due(stream):
             self._rotate(stream)
+
+    def _is_due(self, stream: str) -> bool:
+        """Should the stream's spool file be finished although it is not full?"""
+        writer, age = self._spool[stream], time.monotonic() - self._began[stream]
+        if stream != EVENTS.name or self._retirer is None:
+            return age >= ROTATE_S and writer.rows >= ROTATE_LEAST_ROWS
+        r = self._retirer
+        if r.grain_bytes is not None and writer.size >= r.grain_bytes:
+            return True
+        return writer.rows > 0 and age >= _GRAIN_LEAST_S and (r.newest or 0) - self._part_from >= r.grain_ns
 
     def _lose_stretch(self, s: Stretch) -> None:
         self.lose(s.kind, s.count, t_begin=s.t_begin, t_end=s.t_end, detail="raw rows dropped, summaries kept")
@@ -311,7 +371,7 @@ class TraceWriter:
             self._write(LOSS.name)
             self._rotate(LOSS.name)
 
-        ending = Ending(self.path, self._manifest, self._sealer, self._deriver, self._ledger)
+        ending = Ending(self.path, self._manifest, self._sealer, self._deriver, self._ledger, self._retirer)
         ending.run(end, tell_saturated, lambda stream: not self._gathered[stream].rows)
 
     def _let_go(self) -> None:

@@ -81,6 +81,8 @@ class Megascope(App[None]):
         self.operators: dict[int, str] = {}
         self.screens_by_key: dict[str, Workbench] = {}
         self.order_wanted: str | None = None
+        self.at_end: list[Callable[[], object]] = []
+        """What is to be done when no screen is shown any more, as it may take a while"""
         self._session = 0
         self._hooks: list[dict[str, Any]] = []
         self._asked_at = 0.0
@@ -111,6 +113,8 @@ class Megascope(App[None]):
     def on_unmount(self) -> None:
         self.database.close()
         self.sql_database.close()
+        for end in self.at_end:
+            end()
 
     def select(self, selection: Selection, go: str | None = None) -> None:
         """Look at something else, here or on another screen."""

@@ -11,6 +11,7 @@ from rich.text import Text
 from ..capture import control
 from ..store.tables import HOOKS
 from . import trust
+from .charts import size
 from .literals import Clause, fill
 from .page import Page, text
 from .times import count, moment, share
@@ -277,7 +278,7 @@ def _costs(p: Program) -> Text:
         spent = f" · at most {share(p.spent, p.instructions)} of {count(p.instructions)} spent a worker and epoch"
         told.append(spent, trust.WARN if over else "")
     if p.memory:
-        told.append(f" · maps {count(p.memory)} B")
+        told.append(f" · maps {size(p.memory)}")
     return told
 
 

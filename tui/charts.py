@@ -20,7 +20,13 @@ def scaled(value: float | None, unit: str) -> str:
     """A value in its unit: `1.23 µs`, `4,096 B`; `–` where it is not known."""
     if unit == "ns" or value is None:
         return duration(value)
-    return f"{count(value)} B" if unit == "bytes" else count(value)
+    return size(value) if unit == "bytes" else count(value)
+
+
+def size(bytes_: float) -> str:
+    """`4,096 B`, `2.01 MB`."""
+    told = count(bytes_)
+    return f"{told}B" if told[-1].isalpha() else f"{told} B"
 
 
 def bar(value: float, most: float, width: int) -> str:

@@ -76,7 +76,8 @@ class MapPane(Vertical):
         shape = self._shape
         what, unit = (shape.what, shape.unit) if shape is not None else (_guess(info), "")
         sql = question(info, self._program.program, what, SPANS[self._span])
-        return Question(KEY, sql, rows=ROWS + 1, shape=page_of(info, what, unit, self.app.size.width))
+        names = shape.names if shape is not None else ()
+        return Question(KEY, sql, rows=ROWS + 1, shape=page_of(info, what, unit, self.app.size.width, names))
 
     def show(self, held: Held) -> None:
         """The answer."""
@@ -155,10 +156,12 @@ class MapPane(Vertical):
         known = self._shape is not None or info.kind in ("hist", "stats")
         line.append(f" {SPANS[self._span if known else -1]}")
         if held is not None:
-            more = len(held.page.rows) >= ROWS
-            line.append(f" · {'the first ' if more else ''}{len(held.page.rows):,} keys")
+            n = len(held.page.rows)
+            line.append(f" · {'the first ' if n >= ROWS else ''}{n:,} key{'s' * (n != 1)}")
             if held.missing > 0:
                 line.append(f" · {share(held.missing)} of its events missing: bounds", trust.WARN)
+            if held.refused:
+                line.append(f" · full: {held.refused:,} updates refused", trust.BAD)
         if not known:
             line.append(" · how its epochs add up is not known", "dim")
         return line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,9 @@ class Held:
     page: Page
     buckets: tuple[tuple[list[int], list[int]], ...] = ()
     missing: float = 0.0
+    """share of the events that no key tells of"""
+    refused: int = 0
+    """updates that found the map full"""
 
 
 def maps_of(session: Session) -> tuple[MapInfo, ...]:
@@ -103,11 +106,17 @@ def question(info: MapInfo, program: int, what: str, span: str) -> str:
     return fill(_NUMBERS, **given, values=Clause(values), order=Clause(order))
 
 
-def page_of(info: MapInfo, what: str, unit: str, width: int) -> Callable[[pa.Table], Held]:
-    """What makes of an answer what is shown, in `width` cells."""
+def page_of(
+    info: MapInfo, what: str, unit: str, width: int, names: Sequence[Mapping[int, str]] = ()
+) -> Callable[[pa.Table], Held]:
+    """What makes of an answer what is shown, in `width` cells. names: of each key's numbers, see control.Shape."""
 
     def make(table: pa.Table) -> Held:
         rows = table.to_pylist()[:ROWS]
+        for key, known in zip(info.keys, names, strict=False):
+            if known and key not in _CLASS:
+                for row in rows:
+                    row[key] = known.get(row[key], row[key])
         if info.kind == "hist":
             return _hist_page(info, rows, unit, width)
         if info.kind == "stats":
@@ -119,8 +128,9 @@ def page_of(info: MapInfo, what: str, unit: str, width: int) -> Callable[[pa.Tab
 
 _COVERED = """
     missed AS (
-        SELECT 1 - sum(observed) / nullif(sum(eligible), 0) AS m
-        FROM (SELECT DISTINCT rank, worker, epoch, epochs, eligible, observed FROM {map} WHERE {held})
+        -- What a row says of its epoch, every key's row of that epoch says.
+        SELECT coalesce(1 - sum(observed) / nullif(sum(eligible), 0), 0) AS missing, sum(refused)::BIGINT AS refused
+        FROM (SELECT DISTINCT rank, worker, epoch, epochs, eligible, observed, refused FROM {map} WHERE {held})
     )"""
 
 _HIST = f"""
@@ -138,9 +148,10 @@ _HIST = f"""
         WHERE {{held}}
         GROUP BY ALL
     ),{_COVERED}
-    SELECT {{names}}, h."count", s."sum" / h."count" AS "mean", s."min", s."max", coalesce(m, 0) AS missing,
-        hist_quantile("lower", counts, 0.5) AS p50, hist_bounds("lower", counts, 0.5, coalesce(m, 0)) AS p50_bounds,
-        hist_quantile("lower", counts, 0.99) AS p99, hist_bounds("lower", counts, 0.99, coalesce(m, 0)) AS p99_bounds,
+    SELECT {{names}}, h."count", s."sum" / h."count" AS "mean", s."min", s."max", missing, refused,
+        hist_quantile("lower", counts, 0.5) AS p50, hist_quantile("lower", counts, 0.99) AS p99,
+        CASE WHEN missing > 0 THEN hist_bounds("lower", counts, 0.5, missing) END AS p50_bounds,
+        CASE WHEN missing > 0 THEN hist_bounds("lower", counts, 0.99, missing) END AS p99_bounds,
         "lower", counts
     FROM merged AS h JOIN heads AS s {{same}} CROSS JOIN missed
     {{join}}
@@ -156,7 +167,7 @@ _STATS = f"""
         WHERE {{held}}
         GROUP BY ALL
     ),{_COVERED}
-    SELECT {{names}}, "count", "sum", "sum" / nullif("count", 0) AS "mean", "min", "max", coalesce(m, 0) AS missing
+    SELECT {{names}}, "count", "sum", "sum" / nullif("count", 0) AS "mean", "min", "max", missing, refused
     FROM merged AS h CROSS JOIN missed
     {{join}}
     ORDER BY "count" DESC, {{keys}}
@@ -170,7 +181,7 @@ _NUMBERS = f"""
         WHERE {{held}}
         GROUP BY ALL
     ),{_COVERED}
-    SELECT {{names}}, h.* EXCLUDE ({{keys}}), coalesce(m, 0) AS missing
+    SELECT {{names}}, h.* EXCLUDE ({{keys}}), missing, refused
     FROM merged AS h CROSS JOIN missed
     {{join}}
     ORDER BY {{order}}
@@ -184,7 +195,7 @@ _STATE = """
         WHERE {held}
         QUALIFY t_end = max(t_end) OVER (PARTITION BY rank, worker)
     )
-    SELECT rank, worker AS of_worker, {names}, h.* EXCLUDE (rank, worker, {keys}), 0.0 AS missing
+    SELECT rank, worker AS of_worker, {names}, h.* EXCLUDE (rank, worker, {keys}), 0.0 AS missing, 0 AS refused
     FROM merged AS h
     {join}
     ORDER BY rank, of_worker, {keys}
@@ -227,10 +238,10 @@ def _titles(info: MapInfo) -> tuple[str, ...]:
 def _bound(row: dict[str, Any], name: str, unit: str) -> str:
     """A quantile; between which values it lies where something is missing."""
     found = row[f"{name}_bounds"]
-    if found is None or found["refused"]:
+    if found is None:
+        return "too few" if row[name] is None else scaled(row[name], unit)
+    if found["refused"]:
         return "too few"
-    if not row["missing"]:
-        return scaled(row[name], unit)
     low, high = scaled(found["low"], unit), scaled(found["high"], unit)
     if found["high_open"]:
         return f"≥ {low}"
@@ -264,7 +275,7 @@ def _hist_page(info: MapInfo, rows: list[dict[str, Any]], unit: str, width: int)
     )
     keys = len(titles) - 6
     page = Page(titles, (*[False] * keys, *[True] * 5, False), cells, tuple(rows))
-    return Held(page, buckets, _missing(rows))
+    return Held(page, buckets, *_missing(rows))
 
 
 def _stats_page(info: MapInfo, rows: list[dict[str, Any]], unit: str, width: int) -> Held:
@@ -280,7 +291,7 @@ def _stats_page(info: MapInfo, rows: list[dict[str, Any]], unit: str, width: int
         for row in rows
     )
     keys = len(titles) - 6
-    return Held(Page(titles, (*[False] * keys, *[True] * 5, False), cells, tuple(rows)), (), _missing(rows))
+    return Held(Page(titles, (*[False] * keys, *[True] * 5, False), cells, tuple(rows)), (), *_missing(rows))
 
 
 def _numbers_page(info: MapInfo, rows: list[dict[str, Any]], what: str, unit: str, width: int) -> Held:
@@ -302,7 +313,7 @@ def _numbers_page(info: MapInfo, rows: list[dict[str, Any]], what: str, unit: st
         for row in rows
     )
     right = (*[True] * len(of), *[False] * len(_shown_keys(info)), *[True] * len(values), *[False] * drawn)
-    return Held(Page(titles, right, cells, tuple(rows)), (), _missing(rows) if what == "sum" else 0.0)
+    return Held(Page(titles, right, cells, tuple(rows)), (), *_missing(rows))
 
 
 def _bucket_cells(info: MapInfo, row: dict[str, Any], unit: str) -> list[str]:
@@ -325,5 +336,5 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _missing(rows: Sequence[dict[str, Any]]) -> float:
-    return rows[0]["missing"] if rows else 0.0
+def _missing(rows: Sequence[dict[str, Any]]) -> tuple[float, int]:
+    return (rows[0]["missing"], rows[0]["refused"]) if rows else (0.0, 0)

@@ -24,9 +24,9 @@ class QueryLine(Input):
     """Enter posts Input.Submitted; escape posts Left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "older(-1)", "older", show=False),
-        Binding("down", "older(1)", "newer", show=False),
-        Binding("escape", "leave", "leave", show=False),
+        Binding("up", "older(-1)", "older"),
+        Binding("down", "older(1)", "newer"),
+        Binding("escape", "leave", "leave the line"),
     ]
 
     class Left(Message):
@@ -97,4 +97,4 @@ def _caret(said: control.Rejection, typed: str, indent: int, width: int) -> str:
 
 def _map(shape: control.Shape) -> str:
     unit = f" of {shape.unit}" if shape.unit else ""
-    return f"@{text(shape.map)} {shape.what or 'values'}{unit}, {shape.entries:,} keys at most"
+    return f"@{text(shape.map)} {shape.what or 'values'}{unit}, {shape.entries:,} keys"

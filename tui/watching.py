@@ -15,6 +15,7 @@ from ..capture import control
 from . import attached
 from .attached import Program
 from .database import Answer, Failure, Question
+from .dialogs import Behind
 from .engine_side import Engine, EngineSide, Known, Looked
 from .literals import fill
 from .map_pane import KEY as MAP_KEY
@@ -50,11 +51,8 @@ class Watching(Workbench):
 
     def on_mount(self) -> None:
         # Textual calls the handlers of the classes above, too.
+        self.bench.at_end += [self._replays.close, self._engine.close]
         self.set_interval(LOOK_S, self._look)
-
-    def on_unmount(self) -> None:
-        self._replays.close()
-        self._engine.close()
 
     def on_screen_resume(self) -> None:
         self._look()
@@ -126,6 +124,23 @@ class Watching(Workbench):
         elif self.bench.info is not None:
             self.ask(replace(question, window=self.window))
 
+    def behind(self) -> list[Question]:
+        """The map's question first where the cursor is in the map, else that of the programs."""
+        of_map = self.query_one("#map", Rows).has_focus
+        return sorted(super().behind(), key=lambda q: (q.key == MAP_KEY) != of_map)
+
+    def action_behind(self) -> None:
+        trace, question = self._replays.trace_of(self._program), self.query_one(MapPane).ask()
+        if trace is None or question is None:
+            super().action_behind()
+            return
+        # The SQL screen asks the recording, which does not have this map.
+        self.app.push_screen(Behind("the replay", [question]), self._of_replay)
+
+    def _of_replay(self, sql: str | None) -> None:
+        if sql is not None:
+            self.say("this asks the replay; for SQL over it: megascope replay -o, then megascope tui", error=True)
+
     # --- what the engine says ----------------------------------------------------------------------------------
 
     def on_looked(self, message: Looked) -> None:
@@ -188,7 +203,7 @@ class Watching(Workbench):
 
     def _refresh(self, *, again: bool = False) -> None:
         """Show the programs as they are known now; the cursor stays on its program. again: ask its map, too."""
-        if not self.is_mounted:
+        if not self.is_there:
             return
         rows, before = self.query_one("#programs", Rows), self._program
         watched = self._looked.watched if self._looked is not None else None

@@ -103,6 +103,11 @@ class Workbench(Screen[None]):
         self.call_after_refresh(self.tell)
 
     @property
+    def is_there(self) -> bool:
+        """Whether its widgets are: they come after the screen, and go before it."""
+        return self.is_mounted and bool(self.query("#status"))
+
+    @property
     def window(self) -> Window:
         """The selected interval, as questions are asked through it."""
         return self.bench.selection.interval or WHOLE
@@ -129,6 +134,8 @@ class Workbench(Screen[None]):
 
     def take(self, answer: Answer) -> None:
         """An answer has come."""
+        if not self.is_there:
+            return
         self._waiting.discard(answer.question.key)
         if answer.question.key == f"{self.KEY}.notes":
             if isinstance(self.app.screen, Behind):
@@ -140,6 +147,8 @@ class Workbench(Screen[None]):
 
     def fail(self, failure: Failure) -> None:
         """There is no answer; the line at the bottom says why until there is one."""
+        if not self.is_there:
+            return
         self._waiting.discard(failure.question.key)
         self._problems[failure.question.key] = failure.error
         self.say("")
@@ -153,7 +162,7 @@ class Workbench(Screen[None]):
 
     def tell(self) -> None:
         """The three lines above."""
-        if not self.is_mounted:
+        if not self.is_there:
             return
         bench = self.bench
         title = Text(no_wrap=True, overflow="ellipsis")
@@ -169,6 +178,10 @@ class Workbench(Screen[None]):
             chosen.append("   c: everything again", "dim")
         self.query_one("#selection", Static).update(chosen)
 
+    def behind(self) -> list[Question]:
+        """What was asked for what is shown, in the order in which it is told."""
+        return list(self._asked.values())
+
     def action_keys(self) -> None:
         """Show the keys."""
         groups = [(title_of(self.KEY), [*self.BINDINGS, *self.MORE_KEYS]), ("everywhere", self.bench.BINDINGS)]
@@ -176,7 +189,7 @@ class Workbench(Screen[None]):
 
     def action_behind(self) -> None:
         """Show the SQL behind this screen."""
-        asked = list(self._asked.values())
+        asked = self.behind()
         self.app.push_screen(Behind(title_of(self.KEY), asked), self._to_sql)
         if asked:
             work = partial(_notes, asked)

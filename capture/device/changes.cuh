@@ -76,11 +76,30 @@ struct Changing {
       return;
     }
     fence_device();
+    if (engine.programs->change.cells) {
+      feed();
+      return;
+    }
     step = SWITCH_PREPARE;
     prepared = 0;
     const Change& c = engine.programs->change;
     if (c.place != NOWHERE && lane_id() == 0) party.running[c.place] = c.running;
     __syncwarp();
+  }
+
+  /// Engine-wide values for programs that read them; between two batches, so that no program sees half of one.
+  MS_DEVICE void feed() {
+    const Change& c = engine.programs->change;
+#pragma unroll 1
+    for (u32 k = 0; k < c.cells; k++) {
+      const Cell& cell = c.cell[k];
+      if (cell.place >= PLACES || !(party.active >> cell.place & 1)) continue;
+      const VmAttached& a = party.running[cell.place].vm;
+      for (u32 i = 0; i < workers; i++) vm_feed(a, a.part(worker(i)), cell.map, cell.index, cell.value, cell.epoch);
+    }
+    change = wanted;
+    __syncwarp();
+    if (lane_id() == 0) store_host(engine.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
   }
 
   /// Make the workers' parts of a new program's maps ready, a piece at a time. True when they are.

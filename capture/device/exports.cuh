@@ -15,8 +15,8 @@ enum SliceWord : u32 {
   SLICE_PROGRAM,      // program | worker << 32
   SLICE_T_BEGIN,      // of the epochs that it is of
   SLICE_T_END,
-  SLICE_COVERAGE,     // five: eligible, observed, throttled, lost, faulted
-  SLICE_HEADER = SLICE_COVERAGE + 5
+  SLICE_COVERAGE,     // SUMS words: eligible, observed, throttled, lost, faulted, emitted
+  SLICE_HEADER = SLICE_COVERAGE + SUMS
 };
 
 /// What a slice is of.
@@ -40,7 +40,7 @@ MS_DEVICE void close_part(const Running& r, u32 worker, Book& b, u64 now) {
   u64* part = part_of(r, worker);
   const bool accepted = part[PART_EXPORT] == 0;
   vm_close(r.vm, part, worker == SHARED_PART);
-  if (accepted && lane_id() < 5) {
+  if (accepted && lane_id() < SUMS) {
     b.closed_sum[lane_id()] = b.sum[lane_id()] - b.sum_close[lane_id()];
     b.sum_close[lane_id()] = b.sum[lane_id()];
   }
@@ -91,7 +91,7 @@ struct ExportWriter {
       store_host(h + SLICE_T_BEGIN, b.closed_from);
       store_host(h + SLICE_T_END, b.closed_to);
     }
-    if (lane < 5) store_host(h + SLICE_COVERAGE + lane, b.closed_sum[lane]);
+    if (lane < SUMS) store_host(h + SLICE_COVERAGE + lane, b.closed_sum[lane]);
     used += words + SLICE_HEADER;
   }
 

@@ -15,6 +15,13 @@ struct FiringShared {
 #endif
 };
 
+MS_DEVICE void clear(FiringShared& shared) {
+#if MS_HOOKS == MS_HOOKS_QUEUE  // in the other builds there is nothing in it
+  u32* words = reinterpret_cast<u32*>(&shared);
+  for (u32 i = threadIdx.x; i < sizeof(FiringShared) / 4; i += blockDim.x) words[i] = 0;
+#endif
+}
+
 MS_DEVICE void compute_barrier() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
 
 /// `rounds` times a hundred dependent multiply-adds. Long rounds, since a short loop's speed depends on where in the
@@ -32,8 +39,7 @@ template <u32 EVENTS, bool INSIDE>
 MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask) {
   __shared__ FiringShared shared;
 #if MS_HOOKS == MS_HOOKS_QUEUE
-  u32* words = reinterpret_cast<u32*>(&shared);
-  for (u32 i = threadIdx.x; i < sizeof(FiringShared) / 4; i += blockDim.x) words[i] = 0;
+  clear(shared);
   __syncthreads();
   if (threadIdx.x == 0) shared.hooks.compute.words.mask = mask;
   __syncthreads();
@@ -98,8 +104,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
                                                                         unsigned long long* elapsed, float* sink) {
   using namespace ms;
   __shared__ FiringShared shared;
-  u32* words = reinterpret_cast<u32*>(&shared);
-  for (u32 i = threadIdx.x; i < sizeof(FiringShared) / 4; i += BLOCK_THREADS) words[i] = 0;
+  clear(shared);
   const u64 deadline = device_time() + engine.limit_ns;
   __syncthreads();
   if (threadIdx.x >= COMPUTE_THREADS + 32) {
@@ -150,8 +155,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigned events) {
   using namespace ms;
   __shared__ FiringShared shared;
-  u32* words = reinterpret_cast<u32*>(&shared);
-  for (u32 i = threadIdx.x; i < sizeof(FiringShared) / 4; i += BLOCK_THREADS) words[i] = 0;
+  clear(shared);
   u64 deadline = device_time() + engine.limit_ns;
   __syncthreads();
   const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;

@@ -18,6 +18,8 @@ namespace ms {
 
 constexpr u32 PLACES = 32;   // for programs that run, and those that have left and are not wholly exported
 constexpr u32 NOWHERE = 32;  // no place
+constexpr u32 CELLS = 80;    // of feedback, in one change
+constexpr u32 SUMS = 6;      // eligible, observed, throttled, lost, faulted, emitted
 constexpr u32 RECORDER_BIT = 1u << (MS_PROGRAM_RECORDER - 1);
 constexpr u32 EXPORT_WORDS = 1 << 13;       // a monitor's buffer of exports
 constexpr u32 SHARED_PART = 0xffffffff;     // in the place of a worker
@@ -37,8 +39,10 @@ enum ChangeWord : u32 {
   CHANGE_ROWS,
   CHANGE_HOOKS,
   CHANGE_PROGRAM,
+  CHANGE_CELLS,   // of feedback: where they are, in host memory
+  CHANGE_COUNT,   // and how many; not 0: this change feeds, and no program comes or leaves
   CHANGE_LENGTH,
-  CHANGE_REFUSED = 15  // by the elected monitor: number of the last change whose words are no program
+  CHANGE_REFUSED = 16  // by the elected monitor: number of the last change whose words are no program
 };
 
 /// Words between a monitor and the host, in host memory.
@@ -55,10 +59,18 @@ struct Running {
   u32 hooks, program;
 };
 
-/// What is asked for: one leaves, one comes, or both at once.
+/// An engine-wide value for a feedback map.
+struct Cell {
+  u32 place, map, index, reserved;
+  u64 value, epoch;
+};
+
+/// What is asked for: one leaves, one comes, or both at once; or cells are fed.
 struct Change {
   u32 leaves, place;
   Running running;
+  u32 cells, reserved;
+  Cell cell[CELLS];
 };
 
 /// What a monitor keeps of a program and one worker.
@@ -66,9 +78,9 @@ struct Book {
   u32 cut[VM_HOOKS * VM_COUNTS];       // the part's counters, as of the last cut
   u32 refused[VM_HOOKS];               // rows that found the event ring full, since it was attached
   u32 refused_cut[VM_HOOKS];           // the same, as of the last cut
-  u64 sum[5];                          // eligible, observed, throttled, lost, faulted, since it was attached
-  u64 sum_close[5];                    // the same, as of the last close that was accepted
-  u64 closed_sum[5];                   // of the epochs that are being exported
+  u64 sum[SUMS];                       // since it was attached
+  u64 sum_close[SUMS];                 // as of the last close that was accepted
+  u64 closed_sum[SUMS];                // of the epochs that are being exported
   u64 closed_from, closed_to, opened;  // their time, ns; and the begin of what is open
   u32 stage, map;                      // of leaving: see exports.cuh
   u64 entry;
@@ -100,34 +112,41 @@ MS_DEVICE u32 running_hooks(const Running* running, u32 active) {
 MS_DEVICE bool admit_change(const u64* words) {
   Programs& out = *engine.programs;
   u64 mine = lane_id() < CHANGE_LENGTH ? load_host(words + lane_id()) : 0;
-  Change c = {};
-  c.leaves = __shfl_sync(FULL_WARP, mine, CHANGE_LEAVES), c.place = __shfl_sync(FULL_WARP, mine, CHANGE_PLACE);
-  if (c.leaves > NOWHERE || c.place > NOWHERE) return false;
-  if (c.place != NOWHERE) {
+  Change& c = out.change;  // nobody reads it before its number is published
+  const u32 leaves = __shfl_sync(FULL_WARP, mine, CHANGE_LEAVES), place = __shfl_sync(FULL_WARP, mine, CHANGE_PLACE);
+  const u32 cells = __shfl_sync(FULL_WARP, mine, CHANGE_COUNT);
+  if (leaves > NOWHERE || place > NOWHERE || cells > CELLS) return false;
+  Running running = {};
+  if (cells) {
+    const u64* from = reinterpret_cast<const u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_CELLS));
+    u64* to = reinterpret_cast<u64*>(c.cell);
+    for (u32 k = lane_id(); k < cells * sizeof(Cell) / 8; k += 32) to[k] = load_host(from + k);
+  }
+  if (place != NOWHERE) {
     const u64* from = reinterpret_cast<const u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_FROM));
     u64* code = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_CODE));
     const u32 n = __shfl_sync(FULL_WARP, mine, CHANGE_WORDS);
     for (u32 k = lane_id(); k < n; k += 32) code[k] = load_host(from + k);
     __syncwarp();
-    VmAttached& a = c.running.vm;
+    VmAttached& a = running.vm;
     a.program = reinterpret_cast<const VmHeader*>(code);
     a.arena = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_ARENA));
     a.instructions = __shfl_sync(FULL_WARP, mine, CHANGE_INSTRUCTIONS);
     a.rows = __shfl_sync(FULL_WARP, mine, CHANGE_ROWS);
     a.workers = 2 * engine.blocks;
     a.bit = __shfl_sync(FULL_WARP, mine, CHANGE_BIT);
-    c.running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (engine.exported | 1u << MS_HOOK_EPOCH);
-    c.running.program = __shfl_sync(FULL_WARP, mine, CHANGE_PROGRAM);
+    running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (engine.exported | 1u << MS_HOOK_EPOCH);
+    running.program = __shfl_sync(FULL_WARP, mine, CHANGE_PROGRAM);
     if (!vm_check(code, n, __shfl_sync(FULL_WARP, mine, CHANGE_ARENA_WORDS), a.workers)) return false;
     for (u64 at = 0; !vm_prepare(a, a.arena, true, at, 1 << 16);) {
     }
-    u32* book = reinterpret_cast<u32*>(&book_of(c.place, SHARED_PART));
+    u32* book = reinterpret_cast<u32*>(&book_of(place, SHARED_PART));
     for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
   }
   fence_device();
   __syncwarp();
   if (lane_id() == 0) {
-    out.change = c;
+    c.leaves = leaves, c.place = place, c.running = running, c.cells = cells;
     fence_device();
     store_device(&out.number.word, static_cast<u32>(mine));  // lane 0 holds CHANGE_NUMBER
   }

@@ -139,8 +139,8 @@ struct Accounts {
     for (u32 k = lane_id(); k < VM_HOOKS * VM_COUNTS; k += 32) b.cut[k] = static_cast<u32>(now[k]);
     if (lane_id() < VM_HOOKS) b.refused_cut[lane_id()] = b.refused[lane_id()];
     const bool mine = lane_id() < HOOKS;
-    const u32 parts[5] = {c.eligible(), c.observed, c.throttled, c.lost, c.faulted};
-    for (u32 k = 0; k < 5; k++) {
+    const u32 parts[SUMS] = {c.eligible(), c.observed, c.throttled, c.lost, c.faulted, c.emitted};
+    for (u32 k = 0; k < SUMS; k++) {
       const u32 sum = __reduce_add_sync(FULL_WARP, mine ? parts[k] : 0);
       if (lane_id() == 0) b.sum[k] += sum;
     }

@@ -27,7 +27,7 @@ U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 SHARED = 0xFFFF_FFFF
-HEADER = 9
+HEADER = 10
 """`SLICE_HEADER`."""
 ENTRY, END = 1, 2
 """`enum VmRecord`."""
@@ -46,7 +46,9 @@ class SliceOf(IntEnum):
 
 @dataclass(frozen=True)
 class Slice:
-    """One slice: of which program and worker, over what time (ns), and its records. coverage as in `Span`."""
+    """One slice: of which program and worker, over what time (ns), and its records. coverage as in `Span`,
+    and rows emitted.
+    """
 
     place: int
     what: SliceOf
@@ -124,7 +126,7 @@ class _Part:
     t_begin: int = 0
     t_end: int = 0
     ends: int = 0
-    coverage: I64 = field(default_factory=lambda: np.zeros(5, np.int64))
+    coverage: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
     maps: dict[int, list[tuple[U8, U8]]] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=dict)
 
@@ -140,6 +142,8 @@ class Exports:
         self._by_worker = [m.key is not None and any(x.name == "worker" for x in m.key.members) for m in self._maps]
         self._parts: dict[int, _Part] = {}
         self._state: list[tuple[int | None, bytes]] = []
+        self.seen: I64 = np.zeros(6, np.int64)
+        """eligible, observed, throttled, lost, faulted, emitted, as far as workers have told"""
         self.left: set[int] = set()
         """workers of which all is out, after the program has left"""
 
@@ -165,6 +169,7 @@ class Exports:
             part.t_begin = min(part.t_begin or s.t_begin, s.t_begin)
             part.t_end = max(part.t_end, s.t_end)
             part.coverage += s.coverage
+            self.seen += s.coverage
             part.ends += 1
 
     def ready(self, *, all_of_it: bool = False) -> list[tuple[int | None, bytes]]:
@@ -188,7 +193,7 @@ class Exports:
         alone = {
             w: p
             for w, p in own.items()
-            if rule is None or self._by_worker[index] or p.refused.get(index) or p.coverage[2:].any()
+            if rule is None or self._by_worker[index] or p.refused.get(index) or p.coverage[2:5].any()
         }
         out: list[tuple[int | None, bytes]] = []
         for w, p in alone.items():
@@ -238,7 +243,7 @@ class Exports:
     ) -> Span:
         first = begin // self._epoch_ns
         epochs = min(max(1, -(-end // self._epoch_ns) - first), MOST_EPOCHS)
-        eligible, observed, throttled, lost, faulted = coverage.tolist()
+        eligible, observed, throttled, lost, faulted, _ = coverage.tolist()
         seen = (eligible, observed, throttled, lost, faulted)
         return Span(self.program, index, 0, worker, workers, first, epochs, begin, end, seen, refused, state)
 

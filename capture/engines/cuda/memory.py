@@ -31,7 +31,7 @@ class HostWords:
     def reset(self) -> None:
         """Before a launch: nothing asked, nothing begun."""
         self.words[HOST_STOP] = self.words[HOST_STEP] = 0
-        self.words[HOST_CHANGE : HOST_CHANGE + 16] = 0
+        self.words[HOST_CHANGE : HOST_CHANGE + 32] = 0
         self.begun[:] = 0
 
     def ask_stop(self) -> None:

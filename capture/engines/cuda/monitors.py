@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 U64 = NDArray[np.uint64]
-MONITOR_HEAD, MONITOR_CHANGE, MONITOR_SEEN, MONITOR_WORDS = 0, 1, 8, 16
-"""`enum MonitorWord`."""
+
+
+class MonitorWord(IntEnum):
+    """Words between a monitor and this process, as in capture/device/programs.cuh."""
+
+    HEAD = 0
+    CHANGE = 1
+    SEEN = 8
+    WORDS = 16
+
+
+class ChangeWord(IntEnum):
+    """Words of a change that the device is asked for, as in capture/device/programs.cuh."""
+
+    NUMBER = 0
+    LEAVES = 1
+    PLACE = 2
+    BIT = 3
+    FROM = 4
+    WORDS = 5
+    CODE = 6
+    ARENA = 7
+    ARENA_WORDS = 8
+    INSTRUCTIONS = 9
+    ROWS = 10
+    HOOKS = 11
+    PROGRAM = 12
+    CELLS = 13
+    COUNT = 14
+    LENGTH = 15
+    REFUSED = 16
+
+
+CELL = np.dtype(
+    [("place", "<u4"), ("map", "<u4"), ("index", "<u4"), ("reserved", "<u4"), ("value", "<u8"), ("epoch", "<u8")]
+)
+"""`struct Cell`."""
+CELLS = 80
 CODE_BYTES = 1 << 17
 """Of a program's words, at most."""
 
@@ -32,7 +69,7 @@ class Sizes(NamedTuple):
 class MonitorMemory:
     """Allocated before a launch. arena: bytes for the maps of all programs.
 
-    words: [monitors, MONITOR_WORDS], and exports: [monitors, words of a buffer], both shared with the device.
+    words: [monitors, MonitorWord.WORDS], and exports: [monitors, words of a buffer], both shared with the device.
     """
 
     def __init__(self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, arena: int) -> None:
@@ -47,12 +84,16 @@ class MonitorMemory:
         }
         self.code = cupy.zeros(sizes.places * CODE_BYTES, np.uint8)
         self.arena = cupy.zeros(max(arena, 8), np.uint8)
-        self._pinned = cupy.cuda.alloc_pinned_memory(monitors * (MONITOR_WORDS * 8 + sizes.exports) + CODE_BYTES)
+        self._pinned = cupy.cuda.alloc_pinned_memory(
+            monitors * (MonitorWord.WORDS * 8 + sizes.exports) + CODE_BYTES + 4096
+        )
         whole: U64 = np.frombuffer(self._pinned, np.uint64)
-        n = monitors * MONITOR_WORDS
-        self.words = whole[:n].reshape(monitors, MONITOR_WORDS)
+        n = monitors * MonitorWord.WORDS
+        self.words = whole[:n].reshape(monitors, MonitorWord.WORDS)
         self.exports = whole[n : n + monitors * sizes.exports // 8].reshape(monitors, -1)
-        self.image = whole[n + monitors * sizes.exports // 8 :][: CODE_BYTES // 8]
+        rest = whole[n + monitors * sizes.exports // 8 :]
+        self.image = rest[: CODE_BYTES // 8]
+        self.cells = rest[CODE_BYTES // 8 :][: CELLS * CELL.itemsize // 8].view(CELL)
 
     @property
     def parameters(self) -> dict[str, int]:

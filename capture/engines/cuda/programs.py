@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ....store.errors import MegascopeError
 from ...programs import vmcode
@@ -24,12 +25,10 @@ from ..admission import Unfit, admit
 from ..host.segment_sink import SegmentSink
 from .exports import Exports, slices
 from .memory import HostWords
-from .monitors import CODE_BYTES, MONITOR_CHANGE, MONITOR_HEAD, MONITOR_SEEN, MonitorMemory
+from .monitors import CELL, CODE_BYTES, ChangeWord, MonitorMemory, MonitorWord
 from .parameters import HOST_CHANGE
 
 NOWHERE = 32
-REFUSED = 15
-"""`CHANGE_REFUSED`."""
 PATIENCE_S = 2.0
 """How long monitors may take to go over to a change."""
 
@@ -46,6 +45,9 @@ class Placed:
     arena: tuple[int, int]
     exports: Exports
     request: Request
+
+
+TELL_S = 0.1
 
 
 @dataclass
@@ -74,6 +76,7 @@ class Programs:
         self._pending: Pending | None = None
         self._number = 0
         self._next = 2
+        self._told = 0.0
         self._queue: deque[tuple[int | None, bytes]] = deque()
         self.took_ns: list[int] = []
         """of each change: from its publication to the last monitor's acknowledgement, as seen here"""
@@ -81,6 +84,7 @@ class Programs:
     def poll(self) -> None:
         """A little of everything that waits; a change that is under way is seen through."""
         self._bring_home()
+        self._feed()
         self._serve()
         while self._pending:
             self._settle(self._pending)
@@ -127,31 +131,55 @@ class Programs:
             if there is None and len(self._attached) >= self._slots:
                 raise Unfit(Code.SLOT, f"all {self._slots} slots are taken")
             comes = self._prepare(request)
-        self._number = self._number % 0xFFFF_FFFF + 1
-        change = self._host.words[HOST_CHANGE : HOST_CHANGE + 16]
-        change[1] = NOWHERE if there is None else there.place
-        change[2] = NOWHERE
+        change = self._change(there.place if there else NOWHERE)
         if comes is not None:
             image = np.frombuffer(vmcode.render(comes.verdict), np.uint64)
             self._memory.image[: len(image)] = image
             code = int(self._memory.code.data.ptr) + comes.place * CODE_BYTES
             arena = int(self._memory.arena.data.ptr) + 8 * comes.arena[0]
             limits = comes.limits
-            change[2:13] = (
-                comes.place,
-                1 << comes.slot,
-                self._memory.image.ctypes.data,
-                len(image),
-                code,
-                arena,
-                comes.arena[1],
-                limits.instructions,
-                limits.rows,
-                comes.verdict.program.mask,
-                comes.program,
-            )
+            for word, value in {
+                ChangeWord.PLACE: comes.place,
+                ChangeWord.BIT: 1 << comes.slot,
+                ChangeWord.FROM: self._memory.image.ctypes.data,
+                ChangeWord.WORDS: len(image),
+                ChangeWord.CODE: code,
+                ChangeWord.ARENA: arena,
+                ChangeWord.ARENA_WORDS: comes.arena[1],
+                ChangeWord.INSTRUCTIONS: limits.instructions,
+                ChangeWord.ROWS: limits.rows,
+                ChangeWord.HOOKS: comes.verdict.program.mask,
+                ChangeWord.PROGRAM: comes.program,
+            }.items():
+                change[word] = value
         self._pending = Pending(request, self._number, comes, there, time.monotonic_ns())
-        change[0] = self._number
+        change[ChangeWord.NUMBER] = self._number
+
+    def _change(self, leaves: int) -> NDArray[np.uint64]:
+        """Words of the next change, its number (which is written last) counted up."""
+        self._number = self._number % 0xFFFF_FFFF + 1
+        change = self._host.words[HOST_CHANGE : HOST_CHANGE + ChangeWord.LENGTH]
+        change[1:] = 0
+        change[ChangeWord.LEAVES], change[ChangeWord.PLACE] = leaves, NOWHERE
+        return change
+
+    def _feed(self) -> None:
+        """Hand on what the drainer has fed back, and wait until it is in force."""
+        fed = self._sink.feedback()
+        if fed is None:
+            return
+        commit, cells = fed
+        places = {p.program: p.place for p in self._attached.values()}
+        known = [(places[p], m, i, 0, value, epoch) for p, m, i, value, epoch in cells if p in places]
+        if known:
+            self._memory.cells[: len(known)] = np.array(known, CELL)
+            change = self._change(NOWHERE)
+            change[ChangeWord.CELLS], change[ChangeWord.COUNT] = self._memory.cells.ctypes.data, len(known)
+            change[ChangeWord.NUMBER] = self._number
+            until = time.monotonic() + PATIENCE_S
+            while (self._memory.words[:, MonitorWord.CHANGE] != self._number).any() and time.monotonic() < until:
+                self._bring_home()
+        self._sink.fed(commit)
 
     def _prepare(self, request: Request) -> Placed:
         verdict, limits = admit(request, exported=self._exported, epoch_ns=self._epoch_ns, program=self._next)
@@ -184,11 +212,11 @@ class Programs:
     def _settle(self, pending: Pending) -> None:
         """Answer, if every monitor has gone over, or the device has refused."""
         request, comes, leaves = pending.request, pending.comes, pending.leaves
-        if int(self._host.words[HOST_CHANGE + REFUSED]) == pending.number:
+        if int(self._host.words[HOST_CHANGE + ChangeWord.REFUSED]) == pending.number:
             self._pending = None
             self._sink.answer(request.number, Code.FAILED, 0, "the device refuses its code", arena_used=self._used)
             return
-        if (self._memory.words[:, MONITOR_CHANGE] != pending.number).any():
+        if (self._memory.words[:, MonitorWord.CHANGE] != pending.number).any():
             self._bring_home()  # who waits for room to export cannot go over
             if time.monotonic_ns() - pending.asked > PATIENCE_S * 1e9:
                 # It may still come into force: its place and memory are not given to another.
@@ -232,15 +260,22 @@ class Programs:
     def _bring_home(self) -> None:
         """Take the buffers that monitors have handed over."""
         words = self._memory.words
-        turn = words[:, MONITOR_HEAD] >> np.uint64(32)
-        for monitor in np.nonzero(turn != words[:, MONITOR_SEEN])[0].tolist():
-            length = int(words[monitor, MONITOR_HEAD]) & 0xFFFF_FFFF
+        turn = words[:, MonitorWord.HEAD] >> np.uint64(32)
+        for monitor in np.nonzero(turn != words[:, MonitorWord.SEEN])[0].tolist():
+            length = int(words[monitor, MonitorWord.HEAD]) & 0xFFFF_FFFF
             for s in slices(self._memory.exports[monitor, :length]):
                 placed = self._placed.get(s.place) or (self._pending and self._pending.comes)
                 if placed and placed.program == s.program:
                     placed.exports.take(s)
-            words[monitor, MONITOR_SEEN] = turn[monitor]
+            words[monitor, MonitorWord.SEEN] = turn[monitor]
+        now = time.monotonic()
+        told = now - self._told < TELL_S
+        self._told = self._told if told else now
         for place, placed in list(self._placed.items()):
+            if not told and self._attached.get(placed.slot) is placed:
+                seen = placed.exports.seen
+                line = {Slot.OBSERVED: int(seen[1]), Slot.MISSING: int(seen[2:5].sum()), Slot.EMITTED: int(seen[5])}
+                self._sink.tell(placed.slot, SlotState.ATTACHED, line)
             self._queue.extend(placed.exports.ready())
             if len(placed.exports.left) > self._workers:  # every worker's, and the shared part
                 self._queue.extend(placed.exports.ready(all_of_it=True))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from megascope.capture.engines.cuda import parameters
+from megascope.capture.engines.cuda import exports, monitors, parameters
 from megascope.capture.engines.cuda.compilation import SOURCES, Hooks, nvcc_command
 
 ARCHITECTURE = "sm_90"
@@ -119,7 +120,7 @@ def test_constants_are_as_the_device_declares_them() -> None:
     text = "\n".join(p.read_text() for p in sorted(SOURCES.glob("*.cuh")))
     words = dict(re.findall(r"(HOST_\w+) = (\d+)", text))
     assert words == {name: str(getattr(parameters, name)) for name in words}
-    assert len(words) == 5
+    assert len(words) == 7
     leave = dict(re.findall(r"(RUNNING|DONE|STOPPED|DEADLINE) = (\d)", text))
     assert [name.lower() for name in leave] == list(parameters.LEAVE)
     assert list(leave.values()) == ["0", "1", "2", "3"]
@@ -133,3 +134,26 @@ def test_constants_are_as_the_device_declares_them() -> None:
         int(re.search(rf"#define MS_HOOKS_{h.name} (\d)", text)[1])  # type: ignore[index]
         for h in Hooks
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "mirror", "prefix"),
+    [
+        ("MonitorWord", monitors.MonitorWord, "MONITOR_"),
+        ("ChangeWord", monitors.ChangeWord, "CHANGE_"),
+        ("SliceOf", exports.SliceOf, "SLICE_"),
+    ],
+)
+def test_enumerations_are_as_the_device_declares_them(name: str, mirror: type[IntEnum], prefix: str) -> None:
+    text = "\n".join(p.read_text() for p in sorted(SOURCES.glob("*.cuh")))
+    body = re.search(rf"enum {name} : u32 {{(.*?)}};", text, re.S)
+    assert body
+    declared, at = {}, 0
+    for member in re.sub(r"//[^\n]*", "", body[1]).split(","):
+        if member.strip():
+            word, _, value = (part.strip() for part in member.partition("="))
+            at = int(value) if value else at
+            declared[word.removeprefix(prefix)] = at
+            at += 1
+    assert declared == {m: int(v) for m, v in mirror.__members__.items()}
+    assert f"CELLS = {monitors.CELLS};" in text

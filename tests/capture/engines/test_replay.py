@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import sys
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 from host_runs import SHAPES, SMALL
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from live_runs import Programs, coverage, emitted, ids, maps, record, replay, rows
 
 from megascope.__main__ import run as megascope
@@ -19,14 +24,21 @@ from megascope.capture.engines.recorded.recording import Recording
 from megascope.capture.engines.recorded.replay import Interrupted, Replay
 from megascope.capture.programs import histogram, standard
 from megascope.capture.programs.execution import Limits
+from megascope.capture.programs.language import QueryRefused
 from megascope.capture.programs.language import compile as compile_query
 from megascope.capture.programs.loader import load
+from megascope.capture.programs.program import Program
 from megascope.store import seal, spool
 from megascope.store.check import check
 from megascope.store.errors import Refused
 from megascope.store.tables import HOOK_BY_NAME
 from megascope.store.trace import Trace, TraceWriter
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
+from query_runs import arrow
+from query_texts import queries as random_queries
+
+ALL_HOOKS = sum(1 << h.id for h in HOOK_BY_NAME.values())
 OBJECTS = Path(__file__).resolve().parents[1] / "programs" / "objects"
 SLOW = {"threshold_ns": "2us"}
 SHORT = ",epoch_ms=0.5,jitter=0.3"
@@ -85,6 +97,25 @@ def test_replay_tells_what_live_told(name: str, tmp_path: Path) -> None:
     if any(p.name in ("slow_tasks", "class_latency", "q1") for p, _ in programs):
         assert emitted(live)
     assert not check(again).findings
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(random_queries(), min_size=8, max_size=16))
+def test_random_queries_tell_over_a_recording_what_they_told_live(texts: list[str]) -> None:
+    programs: list[tuple[Program, Limits]] = []
+    for i, text in enumerate(texts):
+        # The generator does not count bytes: what it makes may be too much for a frame.
+        with suppress(QueryRefused):
+            program = compile_query(text, arrow(), name=f"q{i}").program
+            if not program.mask & ~ALL_HOOKS:
+                programs.append((program, Limits()))
+    with TemporaryDirectory() as folder:
+        live = record(Path(folder), SHAPES["dynamic-2-ranks"] + ",steps=20,epoch_ms=0.2,arena_mb=16384", programs)
+        again = replay(live, Path(folder) / "replay.mscope", programs)
+        assert maps(again) == maps(live)
+        assert coverage(again, ids(programs)) == coverage(live, ids(programs))
+        assert emitted(again) == emitted(live)
 
 
 def test_a_replay_says_of_which_trace_it_is(tmp_path: Path) -> None:

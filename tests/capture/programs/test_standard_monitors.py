@@ -196,3 +196,25 @@ def test_every_map_is_in_the_docs() -> None:
         for m in standard.load(name).maps:
             if m.key is not None and m.key.members and m.key.members[0].name:
                 assert f"`maps.{name}_{m.name}`" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], [n for n in NAMES if n != "comm"]),
+        (["--program", "none"], []),
+        (["--program", "none", "--program", "waits"], ["waits"]),
+    ],
+)
+def test_a_capture_attaches_them_unless_it_is_told_not_to(
+    options: list[str], expected: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a.mscope"
+    assert megascope(["capture", "demo:steps=20,workers=4", "-o", str(out), "--quiet", *options]) == 0
+    assert [p["name"] for p in _programs(out) if p["name"] != "recorder"] == expected
+    limits = {p["name"]: (p["instructions"], p["rows"]) for p in _programs(out)[1:]}
+    for name, (instructions, emits) in limits.items():
+        monitor = standard.BY_NAME[name]
+        assert instructions == monitor.limits.instructions
+        assert emits == (20 if monitor.emit_limit else monitor.limits.rows)
+    assert ("left out: comm (no hook send)" in capfd.readouterr().err) == (not options)

@@ -108,10 +108,13 @@ def damaged(r: Random, words: bytes, right_checksum: bool) -> bytes:
         else:
             at = r.randrange(len(out))
         out[at] = r.choice((r.randrange(256), r.randrange(48), out[at] ^ 1 << r.randrange(8)))
-    if right_checksum:
-        checksum = vmcode.checksum(np.frombuffer(bytes(out), np.uint64))
-        out[8:16] = checksum.to_bytes(8, "little")
-    return bytes(out)
+    return sealed(out) if right_checksum else bytes(out)
+
+
+def sealed(words: bytearray) -> bytes:
+    """With the checksum that they should have."""
+    words[8:16] = vmcode.checksum(np.frombuffer(bytes(words), np.uint64)).to_bytes(8, "little")
+    return bytes(words)
 
 
 def run_damaged(process: VmProcess, seed: int) -> tuple[int, int] | None:
@@ -172,6 +175,68 @@ def test_a_wrong_checksum_is_refused(process: VmProcess) -> None:
         if words != good:
             with pytest.raises(Unsound):
                 DeviceVm(process, verdict, WORKERS, words=words)
+
+
+def test_every_field_of_header_and_maps(process: VmProcess) -> None:
+    """A number of the header or of a map that is another one is refused, or harms nobody."""
+    verdict = sound(7)
+    good = vmcode.render(verdict)
+    fields = [(n, 0) for n in vmcode.HEADER.names or () if n != "checksum"]
+    fields += [(n, 160 + 64 * k) for k in range(len(verdict.program.maps)) for n in vmcode.MAP.names or ()]
+    refused = 0
+    for name, at in fields:
+        kind, offset = (vmcode.MAP if at else vmcode.HEADER).fields[name][:2]  # type: ignore[index]
+        size = kind.base.itemsize
+        where = at + offset + (4 * size if kind.shape and kind.shape[0] > 4 else 0)
+        old = int.from_bytes(good[where : where + size], "little")
+        for new in {0, 1, old + 1, old - 1, 2 * old, old // 2, 1 << 8 * size - 1, (1 << 8 * size) - 2} - {old}:
+            words = bytearray(good)
+            words[where : where + size] = (new % (1 << 8 * size)).to_bytes(size, "little")
+            try:
+                vm = DeviceVm(process, verdict, WORKERS, words=sealed(words), room=1000)
+            except Unsound:
+                refused += 1
+                continue
+            assert name in (
+                "cost",
+                "most_cost",
+                "entry",
+                "flags",
+                "value_size",
+                "key_size",
+                "kind",
+                "initial",
+                "reserved",
+            )
+            vm.run(events(Random(1), 40, WORKERS), np.zeros(40, np.uint32), 0)
+            vm.end_epochs(range(WORKERS))
+            vm.records(range(WORKERS))
+    assert refused > 100
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_an_entry_beyond_the_code_is_refused(process: VmProcess, slot: int) -> None:
+    verdict = sound(7)
+    words = bytearray(vmcode.render(verdict))
+    at = 128 + 2 * COMPLETE
+    words[at : at + 2] = (len(verdict.program.insns) + slot).to_bytes(2, "little")
+    with pytest.raises(Unsound):
+        DeviceVm(process, verdict, WORKERS, words=sealed(words))
+
+
+@pytest.mark.parametrize("slots", [3, 8, 12])
+def test_an_index_of_another_size_is_refused_though_its_bank_fits(process: VmProcess, slots: int) -> None:
+    p = program("exit", a_map(MapKind.HASH, entries=8))
+    words = bytearray(vmcode.render(trusted(p)))
+    m = np.frombuffer(words, vmcode.MAP, 1, 160)
+    assert m["slots"] == 16
+    m["bank_words"] = int(m["bank_words"][0]) + slots - 16
+    m["slots"] = slots
+    header = np.frombuffer(words, vmcode.HEADER, 1)
+    header["worker_words"] = int(header["worker_words"][0]) + slots - 16
+    del m, header
+    with pytest.raises(Unsound):
+        DeviceVm(process, trusted(p), 1, words=sealed(words))
 
 
 @pytest.mark.parametrize("change", ["fewer words", "more words", "fewer arena words", "more workers"])

@@ -1,0 +1,148 @@
+"""Retiring what a rolling recording does not keep: the manifest forgets it first, and only then the files go.
+
+A recorder that dies in between leaves files that no manifest names: litter, which repair removes. Whoever has the trace
+open sees it as it was, or is told that a part is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import retention
+from .ledger import Ledger
+from .manifest import Manifest
+from .retention import Pins, Plan, Step
+
+_NEVER, _MOST = -(1 << 62), 1 << 62
+_GRAIN_MOST_NS = 10 * 10**9
+
+
+class Retirer:
+    """Keeps the last `keep_ns` of device time, and what is pinned. Its methods may be called by any thread.
+
+    What is pinned stays until the end. Pinned parts may take half of `max_bytes`: when they do, nothing more is pinned.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        ledger: Ledger,
+        keep_ns: int,
+        max_bytes: int | None,
+        used: Callable[[], int],
+    ) -> None:
+        """`used`: bytes that the trace takes, or will have taken when everything is derived."""
+        self._folder, self._manifest, self._ledger, self._used = folder, manifest, ledger, used
+        self.keep_ns = keep_ns
+        self.grain_ns = max(min(keep_ns // 16, _GRAIN_MOST_NS), keep_ns // 256, 1)
+        """Device time that a part should span, so that little more than the window is kept."""
+        self.grain_bytes = None if max_bytes is None else max(max_bytes // 32, 1)
+        self._limit = None if max_bytes is None else max_bytes * 3 // 4
+        self._pinned_most = None if max_bytes is None else max_bytes // 2
+        self._deciding, self._stepping = threading.Lock(), threading.Lock()
+        self._pins = Pins()
+        self._horizon = self._newest = _NEVER
+        self._high: dict[int, int] = {}
+        self._left: list[str] = []
+        self.pinned_to: int | None = None
+        """Device time after which nothing is pinned any more, once the budget of pinned bytes has been spent."""
+        self.underived = False
+        """Derivation has failed for good: do not wait for it."""
+
+    @property
+    def newest(self) -> int | None:
+        """The latest device time that rows have had, those from an impossible future left out; None before any."""
+        return None if self._newest == _NEVER else self._newest
+
+    def saw(self, t: NDArray[np.int64] | NDArray[np.uint64]) -> None:
+        """Rows have come with these device times."""
+        # One row with a broken time must not move the window past everything: it does not have the median on its side.
+        until = max(self._newest, int(np.partition(t, len(t) // 2)[len(t) // 2])) + self.grain_ns
+        self._newest = min(max(self._newest, int(t[t <= until].max(initial=0))), _MOST)
+
+    def pin(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Never retire rows of [begin, end] (device ns, inclusive) that are still there or are yet to come.
+
+        Returns the stretch that is kept, which begins later where the window had moved on; None when nothing is, as
+        the budget of pinned bytes is spent or there are too many stretches.
+        """
+        with self._deciding:
+            begin = max(begin, self._horizon)
+            if self.pinned_to is not None or begin > end:
+                return None
+            if len(self._pins) >= retention.PINS_MOST and not self._pins.touches(begin, end):
+                return None
+            self._pins.add(begin, end)
+            return begin, end
+
+    def step(self) -> None:
+        """Retire what is due. Raises OSError: then it is to be tried again, and nothing has gone that still counts."""
+        with self._stepping:
+            self._unlink([])
+            if self.newest is None:
+                return
+            content = self._manifest.snapshot()
+            steps = [self._sane(s) for s in retention.steps_of(content, underived=self.underived)]
+            with self._deciding:
+                plan, pins = self._plan(steps), list(self._pins)
+            if plan.retire:
+                self._forget(plan, pins, steps)
+
+    def finish(self) -> None:
+        """Retire for the last time, and write down what is kept. Raises as `step`."""
+        self.step()
+        if self.newest is None:
+            return
+        with self._deciding:
+            pins, last = list(self._pins), Plan((), frozenset(), self._horizon, 0)
+
+        def change(m: dict[str, Any]) -> None:
+            retention.forget(m, last, pins)
+
+        self._manifest.commit(change)
+
+    def _sane(self, step: Step) -> Step:
+        """The step with a time in the far future taken for the present, or it would be kept for ever."""
+        high = self._high.get(step.number)
+        if high is None:
+            high = step.high if step.high <= self._newest + self.keep_ns else self._newest
+            self._high[step.number] = high
+        return Step(step.number, min(step.low, high), high, step.rows, step.bytes)
+
+    def _plan(self, steps: list[Step]) -> Plan:
+        horizon = max(self._horizon, self._newest - self.keep_ns)
+        excess = 0 if self._limit is None else self._used() - self._limit
+        plan = retention.plan(steps, self._pins, horizon, excess)
+        if self._pinned_most is not None and self.pinned_to is None and plan.pinned_bytes > self._pinned_most:
+            self.pinned_to = self._newest
+            self._pins.cut(self._newest)
+        self._horizon = plan.horizon
+        return plan
+
+    def _forget(self, plan: Plan, pins: list[tuple[int, int]], steps: list[Step]) -> None:
+        doomed: list[str] = []
+
+        def change(m: dict[str, Any]) -> None:
+            doomed.extend(retention.forget(m, plan, pins))
+
+        self._manifest.commit(change)
+        self._unlink(doomed)
+        self._ledger.add(-sum(s.bytes for s in steps if s.number in set(plan.retire)))
+        for number in plan.retire:
+            self._high.pop(number, None)
+
+    def _unlink(self, doomed: list[str]) -> None:
+        """Remove files that do not count any more, and those that could not be removed before."""
+        left, self._left = [*self._left, *doomed], []
+        for file in left:
+            try:
+                (self._folder / file).unlink(missing_ok=True)
+            except OSError:
+                self._left.append(file)
