@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from ..store.errors import Exit, Usage
 from .attach_verbs import add_programs, budget
+from .durations import duration
 from .live_line import LiveLine, short
+from .marks import Around
 from .programs.verbs import constants
 
 if TYPE_CHECKING:
-    from .progress import Progress
+    from .progress import Progress, Rolled
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -40,6 +42,10 @@ class Capture:
     given. --program attaches others beside them: an object of clang's, a query, or with none a standard monitor by its
     name. What maps hold is in the tables maps.PROGRAM_MAP; the rows that programs emit are among the events, marked as
     escalated. Raw rows of every hook are recorded beside them, unless --no-raw is given.
+
+    --keep makes it a flight recorder (docs/flight-recorder.md): raw rows older than that are retired and counted, and
+    summaries stay. --on attaches a trigger; whenever it emits, that is a row of marks, and the rows from --before
+    before to --after after it are never retired.
     """
 
     name = "capture"
@@ -49,8 +55,14 @@ class Capture:
         parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="trace to write (default: megascope.mscope)")
         parser.add_argument("--force", action="store_true", help="replace a trace that stands at OUT")
         parser.add_argument("--seconds", type=float, metavar="S", help="end the recording after so long")
-        budget = "disk budget (k, M, G, T): raw rows stop there, summaries go on"
+        budget = "disk budget (k, M, G, T): raw rows stop there (with --keep: the oldest go early), summaries go on"
         parser.add_argument("--max-bytes", type=size, metavar="N", help=budget)
+        keep = "a rolling recording: keep the raw rows of the last 30s, 10m, 2h … of the engine's time"
+        parser.add_argument("--keep", type=duration, metavar="T", help=keep)
+        on = "keep the rows around every emit() of it for good; may be given several times"
+        parser.add_argument("--on", action="append", default=[], metavar="QUERY", help=on)
+        parser.add_argument("--before", type=duration, metavar="T", help="how long before it (default: 5s)")
+        parser.add_argument("--after", type=duration, metavar="T", help="how long after it (default: 5s)")
         loss = "exit with 4 if more of the events was lost"
         parser.add_argument("--max-loss", type=float, metavar="PERCENT", help=loss)
         add_programs(parser, "--program", "; none: without the standard monitors")
@@ -63,7 +75,7 @@ class Capture:
         from .segment.reader import SegmentReader
 
         out = self._out(args)
-        limits, values = budget(args), constants(args)
+        limits, values, around = budget(args), constants(args), self._around(args)
         stop = threading.Event()
         before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
         engine = target.start(args.target, args.command)
@@ -73,10 +85,13 @@ class Capture:
                 programs, notes = wanted.for_engine(segment, args.program, values, limits)
                 for text in notes:
                     _note(text)
-                recording = session.Session(segment, out, force=args.force, max_bytes=args.max_bytes, raw=args.raw)
+                watched = [(*p, around) for p in wanted.triggers(segment, args.on, values, limits)]
+                recording = session.Session(
+                    segment, out, force=args.force, max_bytes=args.max_bytes, raw=args.raw, keep_ns=args.keep
+                )
                 line = LiveLine(segment.layout.name)
                 try:
-                    recording.attach_all(programs)
+                    recording.attach_all(programs, watched)
                     reason = recording.run(
                         stopped=stop.is_set,
                         progress=(lambda _: None) if args.quiet else line,
@@ -86,12 +101,26 @@ class Capture:
                 finally:
                     line.close()
                     recording.release()
-                last = recording.progress()
+                last, rolled = recording.progress(), recording.rolled()
         finally:
             engine.end()
             for s, handler in before.items():
                 signal.signal(s, handler)
-        return self._report(args, out, reason, last, stop.is_set())
+        return self._report(args, out, reason, last, rolled, stop.is_set())
+
+    @staticmethod
+    def _around(args: argparse.Namespace) -> Around:
+        what = "cannot capture"
+        if args.keep == 0:
+            raise Usage(what, "--keep 0 keeps nothing", "say --keep 10s, or --no-raw for no raw rows")
+        if not args.on and (args.before is not None or args.after is not None):
+            raise Usage(what, "--before and --after say what is kept around a trigger", "say --on QUERY too")
+        around = Around(*(5 * 10**9 if t is None else t for t in (args.before, args.after)))
+        if args.before is None and args.keep is not None:
+            around = Around(min(around.before, args.keep), around.after)
+        if args.keep is not None and around.before > args.keep:
+            raise Usage(what, "rows from --before are retired when --keep is over", "let --keep be at least --before")
+        return around
 
     @staticmethod
     def _out(args: argparse.Namespace) -> Path:
@@ -101,7 +130,9 @@ class Capture:
         return out
 
     @staticmethod
-    def _report(args: argparse.Namespace, out: Path, reason: str, last: Progress, interrupted: bool) -> int:
+    def _report(
+        args: argparse.Namespace, out: Path, reason: str, last: Progress, rolled: Rolled, interrupted: bool
+    ) -> int:
         said = {"ended": "the engine ended", "failed": "the engine failed", "died": "the engine died"}
         print(
             f"wrote {out}: {last.rows:,} rows, {short(last.bytes, 'B')}, lost {last.lost:,} ({last.loss_share:.2%}); "
@@ -111,6 +142,10 @@ class Capture:
         if last.dropped:
             why = (last.stopped or "disk_budget").replace("_", " ")
             _note(f"{last.dropped:,} raw rows were dropped for the {why}; summaries went on; see the loss table")
+        if rolled.retired:
+            _note(f"{rolled.retired:,} raw rows were retired as the window moved on; see the loss table")
+        if rolled.marks:
+            _note(f"{rolled.marks:,} marks, {rolled.firings:,} firings of triggers; see the table marks")
         _note(f"look: megascope report overview {out}, or megascope tui {out}")
         if reason in ("died", "failed", "truncated"):
             return Exit.INCOMPLETE

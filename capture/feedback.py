@@ -105,7 +105,7 @@ class Values:
                 fed.pieces.append(_piece(span, declared, entries))
 
     def take(self, closed: int) -> dict[tuple[int, int, int], tuple[int, int]]:
-        """What changed since the last call: (value, stamp) by program, map and index. Epochs below `closed` have ended."""
+        """What changed since the last call: (value, stamp) by program, map and index. Epochs below `closed` ended."""
         self._close(closed)
         out, self._waiting = self._waiting, {}
         return out

@@ -15,9 +15,8 @@ from ..store.errors import MegascopeError
 from ..store.tables import HOOKS
 from . import attaching
 from .programs import standard
-from .programs.helpers import HELPERS
-from .programs.isa import Insn, Kind, operation
 from .programs.maps import Map, MapKind
+from .programs.merging import Rule, rule_of
 from .programs.program import Program
 from .programs.verdict import Verdict
 
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
     from .programs.language.query import Answer
 
 Tables = Mapping[str, pa.Table]
-_MERGES = {"map_add": "sum", "map_min": "min", "map_max": "max"}
-_HELPERS = {h.id: h.name for h in HELPERS}
+_RULES = {Rule.ADD: "sum", Rule.MIN: "min", Rule.MAX: "max"}
 
 
 @dataclass(frozen=True)
 class Shape:
     """What a map holds.
 
-    what: hist, stats, lhist, rows (of a printf), or how its numbers add up over epochs and workers: sum, min, max, last
-    (state, as it stood); empty where the code does not tell. unit: of its values, ns, bytes or empty. entries: at most.
+    what: hist, stats, lhist, rows (of a printf), or how its numbers add up over epochs and workers: count, sum, min,
+    max, last (state, as it stood); empty where the code does not tell. A count grows by one at an event. unit: of its
+    values, ns, bytes or empty. entries: at most.
     """
 
     map: str
@@ -124,10 +123,8 @@ def of_record(name: str, source: str, digest: str, tables: Tables | None = None)
 
 def _judged(program: Program, verdict: Verdict, tables: Tables | None) -> Judged:
     answers = _answers(program, tables)
-    told = answers or {}
-    merges = _merges(program, verdict)
     shapes = tuple(
-        _shape(m, told.get(m.name), merges.get(i, set()))
+        _shape(m, rule_of(verdict, i), (answers or {}).get(m.name))
         for i, m in enumerate(program.maps)
         if not m.read_only and m.kind != MapKind.FEEDBACK
     )
@@ -157,40 +154,15 @@ def _answers(program: Program, tables: Tables | None) -> dict[str, Answer] | Non
     return {a.map: a for a in query.answers} if query.program.hash == program.hash else None
 
 
-def _shape(m: Map, told: Answer | None, merges: set[str]) -> Shape:
-    what = {"count": "sum", "avg": "stats", "row": "rows", "state": "last"}.get(told.what, told.what) if told else ""
-    if not what:
-        if m.kind == MapKind.HIST:
-            what = "hist"
-        elif m.kind == MapKind.STATS:
-            what = "stats"
-        elif not m.aggregate:
-            what = "last"
-        elif len(merges) == 1:
-            (what,) = merges
+def _shape(m: Map, rule: Rule | None, told: Answer | None) -> Shape:
+    if told is not None:
+        what = {"avg": "stats", "row": "rows", "state": "last"}.get(told.what, told.what)
+    elif m.kind in (MapKind.HIST, MapKind.STATS):
+        what = m.kind.name.lower()
+    else:
+        what = (_RULES.get(rule, "") if rule is not None else "") if m.aggregate else "last"
     names = tuple(c.names for c in told.columns) if told is not None else ()
     return Shape(m.name, what, "", m.max_entries, m.shared, names)
-
-
-def _merges(program: Program, verdict: Verdict) -> dict[int, set[str]]:
-    """How values of each map come about, by its index: only by adding, or by least or greatest."""
-    out: dict[int, set[str]] = {}
-    for pc, index in verdict.call_maps.items():
-        helper = _HELPERS.get(program.insns[pc].imm, "") if _calls(program.insns[pc]) else ""
-        if helper in _MERGES:
-            out.setdefault(index, set()).add(_MERGES[helper])
-        elif helper.startswith("map_"):
-            out.setdefault(index, set()).add("")
-    for access in verdict.access.values():
-        if access.map >= 0:
-            # A program that writes values itself may do anything to them.
-            out.setdefault(access.map, set()).add("")
-    return {i: merges for i, merges in out.items() if "" not in merges}
-
-
-def _calls(insn: Insn) -> bool:
-    what = operation(insn)
-    return what is not None and what.kind == Kind.CALL and not what.register
 
 
 def _with_units(program: Program, shapes: tuple[Shape, ...], *, query: bool) -> tuple[Shape, ...]:

@@ -21,3 +21,12 @@ class Progress:
     """why raw rows are being dropped: disk_budget, disk_full or None"""
     dropped: int
     """rows dropped for that reason, known when the recording has ended; they are among `lost`"""
+
+
+@dataclass(frozen=True)
+class Rolled:
+    """What a rolling recording let go of, and what was marked. retired: rows."""
+
+    retired: int
+    marks: int
+    firings: int

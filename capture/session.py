@@ -20,16 +20,19 @@ from .accounts import I64, Accounts
 from .attaching import Attached
 from .attachments import Attachments, recorder
 from .engine_manifest import manifest
+from .marking import Note, NoteListener, Taken
+from .marks import Around, Marks
 from .programs.execution import Limits
 from .programs.program import Program
-from .progress import Progress
+from .progress import Progress, Rolled
 from .segment.drain import Loss, RingReader
 from .segment.exports import MapRingReader
 from .segment.lease import Lease
 from .segment.reader import ClockFit, SegmentReader, Truncated
 from .segment.summaries import SummaryReader
 from .segment.told import HostRingReader
-from .segment.words import Cursor, Summary
+from .segment.words import Clock, Cursor, Summary
+from .triggers import Triggers
 
 FLUSH_S = 0.1
 """What a SIGKILL may cost: rows gathered since the last flush."""
@@ -51,12 +54,16 @@ class Session:
         force: bool = False,
         max_bytes: int | None = None,
         raw: bool = True,
+        keep_ns: int | None = None,
     ) -> None:
-        """raw: record every exported hook; else no rows but those that programs emit."""
+        """raw: record every exported hook; else no rows but those that programs emit. keep_ns: a rolling recording."""
         self.segment = segment
         self.lease = Lease(segment)
         said = manifest(segment) | {"programs": [recorder()] if raw else []}
-        self.writer = TraceWriter.create(out, said, segment.tables, force=force, max_bytes=max_bytes)
+        self.writer = TraceWriter.create(out, said, segment.tables, force=force, max_bytes=max_bytes, keep_ns=keep_ns)
+        self.marks = Marks(self.writer)
+        self._triggers = Triggers(self.marks)
+        self._notes = NoteListener(segment.path)
         self.rings, self.summaries, self.told = RingReader(segment), SummaryReader(segment), HostRingReader(segment)
         self.exports, self.attachments = MapRingReader(segment), Attachments(segment)
         self.accounts = Accounts(segment)
@@ -101,6 +108,7 @@ class Session:
                 if now - self._looked > STATUS_S:
                     self._looked = now
                     reason = self._look()
+                    self._notes.poll(self._take_note)
                 if stopped() or (seconds is not None and now - self._began > seconds):
                     reason = "stopped"
                 if now - shown > progress_s:
@@ -108,6 +116,7 @@ class Session:
                     progress(self.progress())
                 if not took:
                     time.sleep(QUIET_S)
+            self._notes.close()
             if reason == "stopped":
                 self._settle(stop_engine)
             self._rest()
@@ -116,12 +125,15 @@ class Session:
                 self._died()
             self._now()
             self._remember_clock()
+            self.marks.close()
         except Truncated as e:
             reason = "truncated"
+            self.marks.close()
             self.writer.lose("segment_truncated", 1, detail=e.why)
             self._died()
         except Refused as e:
             # The engine's own words do not fit together: keep what was copied, say what happened.
+            self.marks.close()
             self._died()
             self.writer.finish("refused", detail=e.why, t=self._t_seen)
             raise
@@ -147,7 +159,12 @@ class Session:
             self._dropped,
         )
 
+    def rolled(self) -> Rolled:
+        """What has been retired and marked so far."""
+        return Rolled(self.writer.retired_rows, self.marks.count, self.marks.firings)
+
     def release(self) -> None:
+        self._notes.close()
         self.lease.release()
 
     # --- one pass ----------------------------------------------------------------------------------------------
@@ -164,6 +181,8 @@ class Session:
             self.accounts.saw(batch.rows)
             self._t_seen = max(self._t_seen, int(batch.rows["t"].to_numpy().max()))
             self._append_events(batch.rows)
+            self._triggers.saw(batch.rows)
+        self.marks.step(self._t_seen)
         losses = batch.losses + summary_losses + export_losses
         for found in self.attachments.rows(exported):
             if isinstance(found, Loss):
@@ -199,13 +218,19 @@ class Session:
         self._ours.append(program.name)
         return done
 
-    def attach_all(self, programs: Iterable[tuple[Program, Limits]]) -> None:
+    def attach_all(
+        self, programs: Iterable[tuple[Program, Limits]], triggers: Iterable[tuple[Program, Limits, Around]] = ()
+    ) -> None:
         """Attach programs, and what each may spend, for as long as this recording lasts, before it begins.
 
-        Raises as `attaching.attach`; then nothing is left behind, neither a program nor the trace.
+        triggers: whenever one emits, that is marked, and the rows around it are kept. Raises as `attaching.attach`;
+        then nothing is left behind, neither a program nor the trace.
         """
         try:
             for program, limits in programs:
+                self.attach(program, limits)
+            for program, limits, around in triggers:
+                self._triggers.watch(program.name, around)
                 self.attach(program, limits)
         except MegascopeError:
             self._leave()
@@ -240,6 +265,7 @@ class Session:
         rows = self.attachments.follow()
         if rows is not None:
             self._programs = rows
+            self._triggers.follow(rows)
             self.writer.update(programs=self._recorders + rows)
 
     def _append_map(self, table: Table, rows: pa.RecordBatch) -> None:
@@ -280,6 +306,17 @@ class Session:
         elif silent < STALL_S:
             self._stalled = False
         return status.text if status.text in ("ended", "failed", "died") else ""
+
+    def _take_note(self, note: Note) -> Taken:
+        around = None if note.before is None or note.after is None else Around(note.before, note.after)
+        mark = self.marks.note(self._device_now(), note.text, around)
+        return Taken(mark.mark, mark.t, mark.t_from, mark.t_to, str(self.writer.path.absolute()))
+
+    def _device_now(self) -> int:
+        """Device time, ns: as the engine said last, and on a clock that runs by itself what has passed since."""
+        status = self.segment.status()
+        since = 0 if self.segment.layout.clock == Clock.VIRTUAL else max(0, time.time_ns() - status.heartbeat_ns)
+        return min(max(status.t_now + since, self._t_seen), 1 << 62)
 
     def _remember_clock(self) -> None:
         fits = self.segment.clock_fits()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,9 +17,13 @@ from . import attaching
 from .programs import standard
 from .programs.execution import Limits
 from .programs.program import Program
-from .programs.sources import query_text, tables_of_segment
+from .programs.sources import query_of, query_text, tables_of_segment
 from .segment import slots
 from .segment.reader import SegmentReader
+from .triggers import check
+
+if TYPE_CHECKING:
+    from .programs.language import Query
 
 ALL, NONE = "standard", "none"
 Wanted = list[tuple[Program, Limits]]
@@ -31,27 +39,65 @@ def load(
 
     constants: for those that have them. Raises Refused, Usage for a name that is none and a constant that nobody has.
     """
-    names = [n for name in names for n in (standard.BY_NAME if name == ALL else [name])]
+    names = list(dict.fromkeys(n for name in names for n in (standard.BY_NAME if name == ALL else [name])))
+    known = {name: _constants_of(name) for name in names}
+    _check(constants, {c for of in known.values() for c in of})
     out: Wanted = []
     queries = 0
-    for name in dict.fromkeys(names):
+    for name in names:
+        own = {k: v for k, v in constants.items() if _variable(k) in known[name]}
         monitor = standard.BY_NAME.get(name)
         if monitor is not None:
-            own = {k: v for k, v in constants.items() if k in monitor.constants}
             out.append((standard.load(name, own), _least(limits, monitor.limits)))
             continue
         called = None
         if query_text(name) is not None:
             queries += 1
             called = "query" if queries == 1 else f"query_{queries}"
-        out.append((attaching.load(name, constants, tables, name=called), limits))
-    known = {c for n in names if n in standard.BY_NAME for c in standard.BY_NAME[n].constants}
-    left = [c for c in constants if c not in known]
-    if left and all(n in standard.BY_NAME for n in names):
-        raise Usage(
-            "cannot read --set", f"no program has a constant {left[0]}", f"they have {', '.join(sorted(known))}"
-        )
+        out.append((attaching.load(name, own, tables, name=called), limits))
     return out
+
+
+def queries(
+    wanted: Wanted, constants: Mapping[str, str], tables: Mapping[str, pa.Table] | None = None
+) -> dict[str, Query]:
+    """Those of loaded programs that are queries, by name. constants, tables: as they were loaded with."""
+    from .programs.language import constants_of
+
+    out = {}
+    for program, _ in wanted:
+        if program.name in standard.BY_NAME:
+            continue
+        known = constants_of(program.source)
+        query = query_of(program, tables, {k: v for k, v in constants.items() if k in known})
+        if query is not None:
+            out[program.name] = query
+    return out
+
+
+def _constants_of(name: str) -> list[str]:
+    """What can be set in the program that a command line calls so."""
+    from .programs.language import constants_of as of_query
+    from .programs.loader import constants_of as of_object
+
+    if name in standard.BY_NAME:
+        return list(standard.BY_NAME[name].constants)
+    text = query_text(name)
+    return of_query(text) if text is not None else of_object(Path(name))
+
+
+def _variable(constant: str) -> str:
+    """limits.low, weight[2] → limits, weight"""
+    return re.split(r"[.\[]", constant, maxsplit=1)[0]
+
+
+def _check(constants: Mapping[str, str], known: Collection[str]) -> None:
+    for name in constants:
+        if _variable(name) not in known:
+            close = difflib.get_close_matches(_variable(name), known, 1)
+            have = f"they have {', '.join(sorted(known))}" if known else "they have none"
+            todo = f"did you mean {close[0]}?" if close else have
+            raise Usage("cannot read --set", f"no program has a constant {name}", todo)
 
 
 def for_engine(
@@ -67,6 +113,16 @@ def for_engine(
     there = {r.name for r in attaching.running(segment)}
     exported = segment.layout.exported if slots.can_attach(segment) else 0
     return fitting(load(asked, constants, limits, tables_of_segment(segment)), exported, there)
+
+
+def triggers(segment: SegmentReader, texts: Sequence[str], constants: Mapping[str, str], limits: Limits) -> Wanted:
+    """The programs of --on, called trigger, trigger_2 and so on. Raises Usage for one that never emits, and as `load`."""
+    tables, out = tables_of_segment(segment), Wanted()
+    for i, text in enumerate(texts):
+        program = attaching.load(text, constants, tables, name="trigger" if i == 0 else f"trigger_{i + 1}")
+        check(program)
+        out.append((program, limits))
+    return out
 
 
 def fitting(wanted: Wanted, exported: int, there: Collection[str] = ()) -> tuple[Wanted, list[str]]:

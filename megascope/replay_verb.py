@@ -21,6 +21,7 @@ from .store.errors import Exit, Usage
 
 if TYPE_CHECKING:
     from .capture.engines.recorded.recording import Recording
+    from .analyze.session import Session
     from .capture.engines.recorded.replay import Progress, Replay
 
 TABLE_ROWS = 40
@@ -34,7 +35,8 @@ class ReplayVerb:
     """Run programs over a recorded trace, as if they had been attached then.
 
     P is the name of a standard monitor (or `standard`: all of them), an object of clang's, or a query. With -o, a trace
-    is written that reports, SQL and the screen read like any other. Without, what the maps held is printed.
+    is written that reports, SQL and the screen read like any other. Without, what a query prints is printed, and of other
+    programs what their maps held.
 
     Where TRACE has every event, the answer is to the bit what the program would have told live. What the recording lost
     is lost here too, and counted. Rows that a program chose to emit are no population: a trace that has only those is
@@ -79,8 +81,9 @@ class ReplayVerb:
             output = Output(recording, place, replay.programs, replay.table(), force=args.force)
             begun = time.monotonic()
             line = _Line(quiet=args.quiet)
+            asking = wanted.queries(asked, constants(args), tables) if args.out is None else {}
             try:
-                replay.run(output, progress=line, stopped=stop.is_set)
+                said = replay.run(output, queries=asking, progress=line, stopped=stop.is_set)
                 output.finish(replay.end)
             except BaseException:
                 output.abandon()
@@ -89,7 +92,7 @@ class ReplayVerb:
                 line.close()
             _notes([*trace.notes, *_stands_for(recording, replay)])
             if args.out is None:
-                _show(args, place)
+                _show(args, place, said)
             else:
                 _report(args.out, replay, time.monotonic() - begun)
         return Exit.DONE
@@ -120,7 +123,8 @@ def _place(out: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(args: argparse.Namespace, place: Path) -> None:
+def _show(args: argparse.Namespace, place: Path, said: dict[str, str]) -> None:
+    """said: what queries printed, by name; the maps of all others, and with -f json of all, are shown as tables."""
     from .analyze.output import write
     from .analyze.session import Session
 
@@ -128,7 +132,14 @@ def _show(args: argparse.Namespace, place: Path) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     with Session.open(place) as session:
         names = list(session.trace.maps)
+        queries = {p["program"]: p["name"] for p in session.trace.manifest["programs"] if p["name"] in said}
+        for name in queries.values() if args.format == "table" else ():
+            if len(session.trace.manifest["programs"]) > 1:
+                print(f"program {name}", file=sys.stderr, flush=True)
+            print(said[name], end="", flush=True)
         for name in names:
+            if args.format == "table" and _program_of(session, name) in queries:
+                continue
             print(name, file=sys.stderr, flush=True)
             columns = [c for c in session.trace.maps[name].names if c not in _ASIDE]
             if args.format == "json":
@@ -142,6 +153,13 @@ def _show(args: argparse.Namespace, place: Path) -> None:
             _notes(["no map held anything"])
         elif not args.quiet:
             _notes(session.coverage_lines(names))
+
+
+def _program_of(session: Session, stream: str) -> int:
+    """Whose map it is: a replay's streams are one program's each."""
+    with session.run(f"SELECT any_value(program) FROM {stream}") as result:
+        (found,) = result.read_all().column(0).to_pylist()
+    return -1 if found is None else int(found)
 
 
 def _report(out: Path, replay: Replay, seconds: float) -> None:

@@ -13,6 +13,7 @@ REGISTRY = (
     "megascope.capture.attach_verbs:Attach",
     "megascope.capture.attach_verbs:Detach",
     "megascope.capture.attach_verbs:Programs",
+    "megascope.capture.mark_verb:Mark",
     "megascope.capture.programs.verbs:ProgramVerb",
     "megascope.replay_verb:ReplayVerb",
     "megascope.analyze.verbs:Sql",

@@ -49,7 +49,8 @@ def unsound(part: Part) -> str | None:
 def litter(trace: Trace) -> Iterator[tuple[str, str]]:
     """Files in the trace's directory that do not count: (file, one of the kinds below).
 
-    temporary, sealed, derived, retired: left behind by a crash; part: in no manifest; damaged: put aside; unknown: not ours.
+    temporary, sealed, derived, retired: left behind by a crash; part: in no manifest; damaged: put aside; unknown: not
+    ours.
     """
     m = trace.manifest
     for entry in _listed(trace.path):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .tables import Column, Table
 
 SEVERITIES = ("info", "degraded", "damaged")
-"""info: nothing is missing that was to be kept; degraded: rows are missing and counted; damaged: nobody knows how many."""
+"""info: nothing is missing that was to be kept; degraded: rows are missing and counted; damaged: not counted."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,13 @@ LOSS_KINDS = (
         "records",
         "triggers and marks that came when the budget of pinned rows was spent, or were cut short by it",
         "raise --max-bytes, or fire more rarely: emit() limit(n/s)",
+    ),
+    LossKind(
+        "marks_left_out",
+        "degraded",
+        "records",
+        "marks beyond the 10,000 that a trace lists; the rows for them are kept",
+        "fire more rarely, or keep more around each firing",
     ),
     LossKind(
         "since_saturated",

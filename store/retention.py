@@ -84,7 +84,7 @@ class Plan:
     pinned_bytes: int
 
 
-def steps_of(content: Mapping[str, Any], *, underived: bool = False) -> list[Step]:
+def steps_of(content: dict[str, Any], *, underived: bool = False) -> list[Step]:
     """The steps that may go, in order of their numbers: those that derivation is done with, or all (`underived`)."""
     upto: float = (content.get(derived.KEY) or derived.fresh())["upto"]
     upto = math.inf if underived or derived.is_finished(content) else upto
@@ -105,26 +105,30 @@ def steps_of(content: Mapping[str, Any], *, underived: bool = False) -> list[Ste
     return out
 
 
-def plan(steps: Iterable[Step], pins: Pins, horizon: int, excess: int) -> Plan:
-    """What goes: steps older than `horizon`, and of the others the oldest until `excess` bytes are free."""
-    retire, early, left = [], set(), []
-    pinned = 0
+def plan(steps: Iterable[Step], pins: Pins, window: int, horizon: int, excess: int) -> Plan:
+    """What goes: steps older than `horizon`, and of the others the oldest until `excess` bytes are free.
+
+    window: where it begins by `keep_ns`; what is younger goes early. The horizon may be beyond it already.
+    """
+    retire: list[Step] = []
+    left: list[Step] = []
+    pinned, horizon = 0, max(window, horizon)
     for step in steps:
         if pins.touches(step.low, step.high):
             pinned += step.bytes
         elif step.high < horizon:
-            retire.append(step.number)
+            retire.append(step)
             excess -= step.bytes
         else:
             left.append(step)
     for step in left:
         if excess <= 0:
             break
-        retire.append(step.number)
-        early.add(step.number)
+        retire.append(step)
         excess -= step.bytes
         horizon = max(horizon, step.high + 1)
-    return Plan(tuple(retire), frozenset(early), horizon, pinned)
+    early = {step.number for step in retire if step.high >= window}
+    return Plan(tuple(step.number for step in retire), frozenset(early), horizon, pinned)
 
 
 def fresh(keep_ns: int) -> dict[str, Any]:
@@ -161,7 +165,7 @@ def _count(runs: list[dict[str, Any]], number: int, rows: int, early: int, low: 
     at = bisect_left([run["first"] for run in runs], number)
     runs.insert(at, {"first": number, "last": number, "rows": rows, "early": early, "t_begin": low, "t_end": high})
     for left in (at, at - 1):
-        if 0 <= left and left + 1 < len(runs) and runs[left]["last"] + 1 == runs[left + 1]["first"]:
+        if left >= 0 and left + 1 < len(runs) and runs[left]["last"] + 1 == runs[left + 1]["first"]:
             a, b = runs[left], runs.pop(left + 1)
             a["last"], a["rows"], a["early"] = b["last"], a["rows"] + b["rows"], a["early"] + b["early"]
             a["t_begin"], a["t_end"] = min(a["t_begin"], b["t_begin"]), max(a["t_end"], b["t_end"])

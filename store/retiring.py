@@ -117,9 +117,8 @@ class Retirer:
         return Step(step.number, min(step.low, high), high, step.rows, step.bytes)
 
     def _plan(self, steps: list[Step]) -> Plan:
-        horizon = max(self._horizon, self._newest - self.keep_ns)
         excess = 0 if self._limit is None else self._used() - self._limit
-        plan = retention.plan(steps, self._pins, horizon, excess)
+        plan = retention.plan(steps, self._pins, self._newest - self.keep_ns, self._horizon, excess)
         if self._pinned_most is not None and self.pinned_to is None and plan.pinned_bytes > self._pinned_most:
             self.pinned_to = self._newest
             self._pins.cut(self._newest)

@@ -135,16 +135,16 @@ class TraceWriter:
 
     @property
     def pinned_to(self) -> int | None:
-        """Device time after which nothing is pinned any more: the budget of pinned rows is spent. None while it is not."""
+        """Device time after which nothing is pinned any more, once the budget of pinned rows is spent; before, None."""
         return None if self._retirer is None else self._retirer.pinned_to
 
     def pin(self, begin: int, end: int) -> tuple[int, int] | None:
         """Keep all rows of [begin, end] (device ns, inclusive) of a rolling recording, those to come too.
 
-        Returns what is kept, which begins later where the window had moved on; None where it keeps nothing, or where
-        everything is kept anyway.
+        Returns what is kept, which begins later where the window had moved on; None where nothing is, because the
+        budget of pinned rows is spent. A recording that is not rolling keeps everything anyway.
         """
-        return None if self._retirer is None else self._retirer.pin(begin, end)
+        return (begin, end) if self._retirer is None else self._retirer.pin(begin, end)
 
     @property
     def sealing_lag_rows(self) -> int:

@@ -225,7 +225,7 @@ def detail(p: Program, t_zero: int, *, source: bool) -> Text:
     """A program in three lines: who and when, what it saw, what it costs; and its source."""
     when = p.state
     if p.attached is not None and t_zero:
-        when += f" {moment(p.attached - t_zero, 1_000)}"
+        when += f" from {moment(p.attached - t_zero, 1_000)}"
         when += f" to {moment(p.detached - t_zero, 1_000)}" if p.detached is not None else " on"
     lines = [
         Text.assemble(

@@ -15,10 +15,11 @@ from . import trust
 from .attached import Program
 from .charts import histogram
 from .database import Question
-from .map_tables import ROWS, SPANS, Held, MapInfo, page_of, question
+from .map_pages import Held, page_of
+from .map_questions import ROWS, SPANS, MapInfo, question
 from .page import EMPTY, text
 from .rows import Rows
-from .times import share
+from .times import count
 
 WIDE = 120
 """From so many cells on table and histogram stand side by side; below, one at a time."""
@@ -158,10 +159,10 @@ class MapPane(Vertical):
         if held is not None:
             n = len(held.page.rows)
             line.append(f" · {'the first ' if n >= ROWS else ''}{n:,} key{'s' * (n != 1)}")
-            if held.missing > 0:
-                line.append(f" · {share(held.missing)} of its events missing: bounds", trust.WARN)
+            if held.missing:
+                line.append(f" · bounds: {count(held.missing)} of {count(held.eligible)} events missing", trust.WARN)
             if held.refused:
-                line.append(f" · full: {held.refused:,} updates refused", trust.BAD)
+                line.append(f", {count(held.refused)} found it full", trust.BAD)
         if not known:
             line.append(" · how its epochs add up is not known", "dim")
         return line

@@ -20,7 +20,7 @@ from .engine_side import Engine, EngineSide, Known, Looked
 from .literals import fill
 from .map_pane import KEY as MAP_KEY
 from .map_pane import MapPane
-from .map_tables import MapInfo, maps_of
+from .map_questions import MapInfo, maps_of
 from .query_line import EXAMPLE
 from .replays import Replays, Replied
 from .rows import Rows

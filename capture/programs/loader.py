@@ -59,6 +59,16 @@ def load(
         raise Refused(f"cannot load {what}", e.why, e.todo) from e
 
 
+def constants_of(path: Path) -> list[str]:
+    """Names of what can be set in the object at `path`; none for anything that is no sound object."""
+    try:
+        elf = elf_file.read(_contents(path))
+        types = elf.relocated(".BTF")
+        return settable.names(elf, Btf(types)) if types is not None else []
+    except (Unfit, MegascopeError):
+        return []
+
+
 def _contents(path: Path) -> bytes:
     try:
         with path.open("rb") as file:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...store.errors import Refused, Usage
+from ...store.errors import MegascopeError, Refused, Usage
 from ...store.parquet import last_of_each
 from ...store.tables import ENGINE_TABLES, SIDE_TABLES
 from ..segment.reader import SegmentReader
 from ..segment.told import HostRingReader
+from .program import Program
+
+if TYPE_CHECKING:
+    from .language import Query
 
 MOST_BYTES = 1 << 18
 """of a file that is read as a query: more than any query that compiles"""
@@ -42,6 +48,21 @@ def query_text(what: str, *, query: bool = False) -> str | None:
         raise Refused(
             f"cannot load {what}", "it is neither an object, an image nor text", "name another file"
         ) from None
+
+
+def query_of(
+    program: Program, tables: Mapping[str, pa.Table] | None = None, constants: Mapping[str, int | str] | None = None
+) -> Query | None:
+    """The query that a program was compiled from, with the same tables and constants; None where it is none."""
+    from .language import compile as compile_query
+
+    if "{" not in program.source:
+        return None
+    try:
+        query = compile_query(program.source, tables, constants, program.name)
+    except MegascopeError:
+        return None
+    return query if query.program.hash == program.hash else None
 
 
 def _is_file(what: str) -> bool:

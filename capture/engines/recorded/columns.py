@@ -72,20 +72,18 @@ class Decoder:
 
     def close(self) -> None:
         self._held.clear()
-        if self._open is not None:
-            self._open[1].close()
-            self._open = None
+        self._close_file()
 
     def _file(self, part: Path) -> pq.ParquetFile:
         if self._open is None or self._open[0] != part:
-            self.close_file()
+            self._close_file()
             try:
                 self._open = part, pq.ParquetFile(part)
             except (OSError, pa.ArrowException) as error:
                 raise self._damaged(part, str(error)) from None
         return self._open[1]
 
-    def close_file(self) -> None:
+    def _close_file(self) -> None:
         if self._open is not None:
             self._open[1].close()
             self._open = None

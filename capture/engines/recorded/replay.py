@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ from ....store.errors import Exit, MegascopeError, Refused
 from ....store.tables import HOOKS, RECORDER
 from ...attachments import selection_of
 from ...feedback import Values, cells_of
-from ...programs.execution import HOOK_SLOTS, UNLIMITED, Count, Limits
+from ...programs.execution import HOOK_SLOTS, UNLIMITED, Count, Export, Limits
+from ...programs.language import Query
 from ...programs.native import Native
 from ...programs.native_context import columns_read
 from ...programs.program import Program
@@ -26,6 +27,7 @@ from ...segment import map_ring
 from ...segment.exports import Record
 from ..host.account import Moment
 from ..host.attached import EPOCH, Attached
+from .answering import Answering
 from .columns import Decoder
 from .coverage import Told
 from .events import Events, Stretch
@@ -99,11 +101,18 @@ class Replay:
         self,
         output: Output,
         *,
+        queries: Mapping[str, Query] | None = None,
         progress: Callable[[Progress], None] = lambda _: None,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Give every program every event. Raises Interrupted when `stopped()` says so, Refused for a damaged part."""
+    ) -> dict[str, str]:
+        """Give every program every event. queries: programs whose host's side is run, by name.
+
+        Returns what these printed. Raises Interrupted when `stopped()` says so, Refused for a damaged part.
+        """
         begun = shown = time.monotonic()
+        answering = {name: Answering(query, self.begin) for name, query in (queries or {}).items()}
+        for player in self._players:
+            player.answering = answering.get(player.name)
         done, epoch_ns = 0, self.recording.epoch_ns
         cuts = [int(t) for t in self.recording.cuts if self.begin < t < self.end]
         try:
@@ -128,6 +137,9 @@ class Replay:
             self._close(self.end, output, last=True)
         finally:
             self._decoder.close()
+        for answer in answering.values():
+            answer.end()
+        return {name: answer.text for name, answer in answering.items()}
 
     @property
     def fed(self) -> list[str]:
@@ -207,6 +219,7 @@ class _Player:
         self._records: list[Record] = []
         self._values = Values()
         self._values.follow(number, verdict.program)
+        self.answering: Answering | None = None
 
     def _moment(self, t: int) -> Moment:
         none = np.zeros(self._recording.workers, np.int64)
@@ -266,7 +279,17 @@ class _Player:
         self._attached.exports.flush(self, None)
         records, self._records = self._records, []
         self._feed(records, t)
+        if self.answering is not None:
+            # The last epoch of a recording is seldom whole; it ends all the same.
+            epoch_ns = self._recording.epoch_ns
+            self.answering.closed(records, self._state(), -(-t // epoch_ns) * epoch_ns if last else t)
         return records, self._told.rows(t)
+
+    def _state(self) -> list[Export]:
+        """What the maps hold now that the query keeps state in."""
+        workers = range(self._recording.workers)
+        kept = self.answering.keeps if self.answering is not None else []
+        return [self._attached.of(int(self._recording.rank[w])).entries(index, w) for index in kept for w in workers]
 
     def _feed(self, records: list[Record], t: int) -> None:
         if not self.is_fed:

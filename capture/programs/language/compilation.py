@@ -51,6 +51,14 @@ def compile(
         raise QueryRefused(name, text, p) from None
 
 
+def constants_of(text: str) -> list[str]:
+    """Names of the constants that a query declares; none for a text that is no query."""
+    try:
+        return [item.name for item in parse(text).items if isinstance(item, syntax.Constant)]
+    except Problem:
+        return []
+
+
 class _Compilation:
     def __init__(self, text: str, names: Names, name: str) -> None:
         self.text, self.names, self.name = text, names, name

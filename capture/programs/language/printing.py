@@ -33,10 +33,12 @@ def acted(clause: HostClause, answers: Answers) -> str:
 def rows(answers: Answers, spec: Rows) -> str:
     """The text of a printf's rows, in order of time, and forget them."""
     answer = answers.query.answer(spec.map)
-    keys = sorted(answers.values(spec.map), key=lambda k: (k[1], k[0], k[2]))
+    # Two workers may have said the same at the same time with the same seq: merged, it is one entry that counts two.
+    found = [(k, answers.number(spec.map, words)) for k, words in answers.values(spec.map).items()]
+    keys = sorted(found, key=lambda kn: (kn[0][1], kn[0][0], kn[0][2]))
     answers.clear(spec.map)
     names = [c.names for c in answer.columns[2:]]
-    return "".join(formatted(spec.format, k[3:], names) for k in keys)
+    return "".join(formatted(spec.format, k[3:], names) * n for k, n in keys)
 
 
 def printed(answers: Answers, name: str, top: int | None = None) -> list[str]:

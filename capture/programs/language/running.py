@@ -13,7 +13,8 @@ from .query import HostClause, Query
 class HostSide:
     """Feed it exports in the order of time; it gives the text to print.
 
-    Epochs are the grain: an interval's clauses run when the first epoch that ends at or past their time has closed.
+    Intervals end at multiples of their length, as epochs do. Epochs are the grain: an interval's clauses run when the
+    first epoch that ends at or past its end has closed.
     """
 
     def __init__(self, query: Query) -> None:
@@ -23,7 +24,9 @@ class HostSide:
 
     def begin(self, t: int) -> str:
         """The query is attached at t, ns."""
-        self._due = {i: t + c.period_ns for i, c in enumerate(self.query.host) if c.when == "interval"}
+        self._due = {
+            i: (t // c.period_ns + 1) * c.period_ns for i, c in enumerate(self.query.host) if c.when == "interval"
+        }
         return self._all("begin")
 
     def closed(self, exports: Iterable[Export], t_end: int, state: Iterable[Export] = ()) -> str:
@@ -35,7 +38,7 @@ class HostSide:
             if t_end >= due:
                 clause = self.query.host[i]
                 out.append(printing.acted(clause, self.answers))
-                self._due[i] = due + (t_end - due) // clause.period_ns * clause.period_ns + clause.period_ns
+                self._due[i] = (t_end // clause.period_ns + 1) * clause.period_ns
         return "".join(out)
 
     def end(self) -> str:

@@ -37,6 +37,12 @@ def number(text: str) -> int:
     return -int(value) if sign == "-" else int(value)
 
 
+def names(elf: Elf, btf: Btf) -> list[str]:
+    """The variables of an object that can be set."""
+    found = ((s, v) for s in filter(holds_globals, elf.sections) for v in variables(btf, s))
+    return [v.name for s, v in found if not _why_not(btf, s, v)]
+
+
 def apply(elf: Elf, btf: Btf, constants: Mapping[str, int | str]) -> None:
     """Write constants into the object's sections. Raises Unfit for an unknown name, or what its type cannot hold."""
     if not constants:

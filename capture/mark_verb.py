@@ -1,0 +1,39 @@
+"""The verb that puts a note into a recording: mark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..store.errors import Exit
+from . import control
+from .durations import duration
+
+
+class Mark:
+    """Put a note into the trace of an engine that is being recorded, at the engine's present time.
+
+    Any process may do so: whoever records takes it. It is a row of the table marks. With --keep the rows around it are
+    kept also by a rolling recording (capture --keep).
+    """
+
+    name = "mark"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("text", metavar="TEXT", help="what to say, up to 500 characters")
+        parser.add_argument("segment", nargs="?", type=Path, help="a live segment (default: the one live engine)")
+        keep = "keep the rows so long before and after it"
+        parser.add_argument("--keep", type=duration, nargs="?", const=duration("5s"), metavar="5s", help=keep)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from .marking import Note, send
+
+        taken = send(args.segment or control.only_live(), Note(args.text, args.keep, args.keep))
+        kept = ""
+        if args.keep is not None:
+            kept = "; no rows are kept for it: the budget of pinned rows is spent"
+            if taken.t_from is not None and taken.t_to is not None:
+                kept = f"; rows from {taken.t_from} to {taken.t_to} ns are kept"
+        print(f"mark {taken.mark} at {taken.t} ns in {taken.trace}{kept}", file=sys.stderr)
+        return Exit.DONE
