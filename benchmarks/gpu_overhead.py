@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +29,14 @@ from megascope.capture.engines.cuda.kernel import THREADS, Megakernel, clock_sta
 from megascope.capture.engines.cuda.libraries import library
 from megascope.capture.engines.cuda.parameters import ENGINE
 from megascope.capture.engines.cuda.settings import Settings
+from megascope.capture.programs import image
+from megascope.capture.programs.execution import Limits
+from megascope.capture.programs.program import Program
+from megascope.capture.programs.standard import MONITORS, load
 from megascope.capture.segment.drain import RingReader
-from megascope.capture.segment.words import CHUNK, Control, Cursor, Worker
+from megascope.capture.segment.mailbox import Mailbox
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.words import CHUNK, Control, Cursor, Record, Summary, Worker
 from megascope.store.tables import HOOK_BY_NAME
 
 WARM_STEPS = 20
@@ -61,14 +67,55 @@ class Bench:
             self.kernel.build(hooks)
         self.path = Path(f"/dev/shm/megascope-bench-{os.getpid()}.seg")
 
-    def step_ns(self) -> float:
+    def step_ns(self, first: int = WARM_STEPS) -> float:
         times = self.kernel.host.begun.astype(np.int64)
-        return float(np.median(np.diff(times)[WARM_STEPS:]))
+        return float(np.median(np.diff(times)[first:]))
 
     def plain(self, hooks: Hooks, dynamic: bool) -> dict[str, float]:
         self.kernel.launch(hooks, dynamic=dynamic)
         assert self.kernel.wait() == "done"
         return {"step_ns": self.step_ns()}
+
+    def watched(self, dynamic: bool, programs: tuple[Program, ...]) -> dict[str, float]:
+        """Programs attached to the running kernel, nothing recorded; step times from when the last one is in force."""
+        self.path.unlink(missing_ok=True)
+        engine, first = CudaEngine(self.kernel, self.path), [0]
+
+        def attach() -> None:
+            with SegmentReader.open(self.path, write=True) as segment:
+                for slot, program in enumerate(programs, 1):
+                    with Mailbox(segment, "benchmark") as box:
+                        said = box.attach(slot, image.pack(program), Limits())
+                        assert said.code == 0, said
+            first[0] = self.kernel.host.steps_begun
+
+        try:
+            self.kernel.launch(Hooks.QUEUE, engine.memory, dynamic=dynamic)
+            asking = threading.Thread(target=attach, daemon=True)
+            asking.start()
+            while self.kernel.running:
+                engine.programs.poll()
+                time.sleep(0 if asking.is_alive() else 0.0005)
+            asking.join()
+            self.kernel.wait()
+            engine.programs.end()
+            heads = engine.segment.cursor[:, Cursor.SUMMARY_HEAD].astype(int)
+            found = np.concatenate([engine.segment.summary[m, :h] for m, h in enumerate(heads)])
+            its = found[found[:, Summary.WHAT] & np.uint64(0xFF) == Record.COVERAGE]
+            worker = engine.segment.worker
+            return {
+                "step_ns": self.step_ns(first[0] + 1),
+                "events": int(worker[:, Worker.FIRED].sum()),
+                "queue_lost": int(worker[:, Worker.LOST].sum()),
+                "eligible": int(its[:, Summary.ELIGIBLE].sum()),
+                "observed": int(its[:, Summary.OBSERVED].sum()),
+                "from_step": first[0],
+            }
+        finally:
+            self.kernel.host.ask_stop()
+            self.kernel.wait()
+            engine.close()
+            self.path.unlink(missing_ok=True)
 
     def segmented(self, dynamic: bool, record: bool, drained: bool) -> dict[str, float]:
         self.path.unlink(missing_ok=True)
@@ -110,6 +157,8 @@ def slowdown(bench: Bench, rounds: int) -> dict[str, Any]:
     variants: dict[str, Callable[[bool], dict[str, float]]] = {
         "compiled out": lambda d: bench.plain(Hooks.NONE, d),
         "detached": lambda d: bench.segmented(d, record=False, drained=False),
+        "one histogram": lambda d: bench.watched(d, (load("latency"),)),
+        "standard monitors": lambda d: bench.watched(d, tuple(load(m.name) for m in MONITORS if m.name != "comm")),
         "recording, undrained": lambda d: bench.segmented(d, record=True, drained=False),
         "recording, drained": lambda d: bench.segmented(d, record=True, drained=True),
         "compiler-native": lambda d: bench.plain(Hooks.NATIVE, d),
@@ -130,7 +179,11 @@ def slowdown(bench: Bench, rounds: int) -> dict[str, Any]:
             if "events" in runs[0]:
                 row |= {k: statistics.median(r[k] for r in runs) for k in runs[0] if k != "step_ns"}
             out.setdefault(name, {})[variant] = row
-            rest = "".join(f"  {k} {v:,.0f}" for k, v in row.items() if k in ("events", "queue_lost", "ring_lost"))
+            rest = "".join(
+                f"  {k} {v:,.0f}"
+                for k, v in row.items()
+                if k in ("events", "queue_lost", "ring_lost", "eligible", "observed")
+            )
             print(
                 f"  {variant:22} {row['step_us']:9.2f} us a step  {100 * row['slowdown']:+6.2f} %"
                 f"  (spread {row['spread_us']:.2f} us){rest}",

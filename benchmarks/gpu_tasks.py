@@ -65,7 +65,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.cupy = library()
-        base = "steps=20,ring_mb=600,summary_rows=4080,seconds=20,arena_mb=2000,epoch_ms=50"
+        base = "steps=20,ring_mb=300,summary_rows=4080,seconds=20,arena_mb=2000,epoch_ms=50"
         self.kernels = {
             Hooks.QUEUE: Megakernel(self.cupy, Settings.parse(base)),
             Hooks.DEVICE: Megakernel(self.cupy, Settings.parse(base + ",transport=block")),
@@ -158,7 +158,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    bench, result = Bench(), {}
+    bench = Bench()
+    result: dict[Any, Any] = {}
     print("clocks:", clock_state())
     for length in LENGTHS:
         got: dict[str, list[dict[str, float]]] = {name: [] for name in variants()}

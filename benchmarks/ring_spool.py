@@ -25,8 +25,8 @@ import ring_rows
 from megascope.capture.accounts import Accounts
 from megascope.capture.segment.drain import RingReader
 from megascope.capture.segment.layout import Layout
-from megascope.capture.segment.words import Control, Cursor, Policy
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.words import Control, Cursor, Policy
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.store import spool
 from megascope.store.gather import BATCH_ROWS

@@ -85,7 +85,7 @@ class Capture:
                 programs, notes = wanted.for_engine(segment, args.program, values, limits)
                 for text in notes:
                     _note(text)
-                watched = [(*p, around) for p in wanted.triggers(segment, args.on, values, limits)]
+                watched = [(*p, around) for p in wanted.triggers(segment, args.on, limits)]
                 recording = session.Session(
                     segment, out, force=args.force, max_bytes=args.max_bytes, raw=args.raw, keep_ns=args.keep
                 )

@@ -115,11 +115,14 @@ def for_engine(
     return fitting(load(asked, constants, limits, tables_of_segment(segment)), exported, there)
 
 
-def triggers(segment: SegmentReader, texts: Sequence[str], constants: Mapping[str, str], limits: Limits) -> Wanted:
-    """The programs of --on, called trigger, trigger_2 and so on. Raises Usage for one that never emits, and as `load`."""
+def triggers(segment: SegmentReader, texts: Sequence[str], limits: Limits) -> Wanted:
+    """The programs of --on, called trigger, trigger_2 and so on; --set does not reach them.
+
+    Raises Usage for one that never emits, and as `load`.
+    """
     tables, out = tables_of_segment(segment), Wanted()
     for i, text in enumerate(texts):
-        program = attaching.load(text, constants, tables, name="trigger" if i == 0 else f"trigger_{i + 1}")
+        program = attaching.load(text, {}, tables, name="trigger" if i == 0 else f"trigger_{i + 1}")
         check(program)
         out.append((program, limits))
     return out

@@ -50,12 +50,14 @@ class Derivation:
         self._made: Rows | None = None
         self._unreadable = self._open_waits = self._left_out = 0
 
-    def step(self, stream: str, entry: dict[str, Any]) -> None:
-        """Derive from the next sealed part of `events` or `intervals`.
+    def step(self, stream: str, entry: dict[str, Any], *, over: bool = False) -> None:
+        """Derive from the next sealed part of `events` or `intervals`; `over`: it is to be retired, so only pass it.
 
         Raises OSError: then the same step is to be tried again. A part that cannot be read is passed over and counted.
         """
         number = derived.number_of(entry["file"])
+        if self._made is None and over:
+            self._made = {}
         if self._made is None:
             rows = derived.read_part(self._folder / stream / entry["file"], stream, entry)
             if rows is None:
@@ -186,7 +188,8 @@ class Deriver(threading.Thread):
         if self._failed:
             raise self._failed
         while self._waiting:
-            self._derivation.step(*self._waiting[0])
+            stream, entry = self._waiting[0]
+            self._derivation.step(stream, entry, over=self._is_over(stream, entry))
             self._waiting.popleft()
         self._derivation.finish()
 
@@ -199,7 +202,7 @@ class Deriver(threading.Thread):
                     return
                 stream, entry = self._waiting[0]
             try:
-                self._derivation.step(stream, entry)
+                self._derivation.step(stream, entry, over=self._is_over(stream, entry))
             except OSError:
                 # Most likely a full disk: the events are safe, and the end of the recording tries once more.
                 with self._wake:
@@ -215,6 +218,11 @@ class Deriver(threading.Thread):
                 # Where there is no room for a manifest the parts stay a while longer.
                 with suppress(OSError):
                     self._retirer.step()
+
+    def _is_over(self, stream: str, entry: dict[str, Any]) -> bool:
+        """Whether a part has left a rolling recording's window while it waited."""
+        of_events = self._retirer is not None and stream == EVENTS.name
+        return of_events and self._retirer.is_over(entry["t_min"], entry["t_max"])
 
     def _give_up(self, error: Exception) -> None:
         self._failed = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) if isinstance(error, MemoryError) else error

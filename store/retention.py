@@ -136,6 +136,14 @@ def fresh(keep_ns: int) -> dict[str, Any]:
     return {"keep_ns": keep_ns, "horizon": None, "pins": [], "retired": []}
 
 
+def forget_unsealed(
+    content: dict[str, Any], number: int, low: int, high: int, rows: int, window: int, horizon: int
+) -> None:
+    """Count rows as retired that were never sealed; `number` is what their part would have had."""
+    _count(content[KEY]["retired"], number, rows, rows if high >= window else 0, low, high)
+    content[KEY]["horizon"] = horizon
+
+
 def forget(content: dict[str, Any], plan: Plan, pins: Iterable[Sequence[int]]) -> list[str]:
     """Take what a plan retires out of a manifest's content and count it there; the files that are to go then."""
     going = set(plan.retire)

@@ -82,6 +82,20 @@ class Retirer:
             self._pins.add(begin, end)
             return begin, end
 
+    def is_over(self, low: int, high: int) -> bool:
+        """Whether rows of [low, high] (device ns) have left the window, and none of them is pinned."""
+        with self._deciding:
+            if self.newest is None:
+                return False
+            self._horizon = max(self._horizon, self._newest - self.keep_ns)
+            return high < self._horizon and not self._pins.touches(low, high)
+
+    def forget_unsealed(self, content: dict[str, Any], number: int, low: int, high: int, rows: int) -> None:
+        """Count rows that are over before they were sealed, in a manifest's content."""
+        with self._deciding:
+            window, horizon = self._newest - self.keep_ns, self._horizon
+        retention.forget_unsealed(content, number, low, high, rows, window, horizon)
+
     def step(self) -> None:
         """Retire what is due. Raises OSError: then it is to be tried again, and nothing has gone that still counts."""
         with self._stepping:

@@ -8,7 +8,7 @@ the manifest speaks, the spool counts and a part without entry is litter; after,
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from . import retention, spool, stored
 from .manifest import Manifest
 from .parquet import Sealed, last_of_each, table_of, write_part, write_side_table
+from .retiring import Retirer
 from .tables import EVENTS, TOLD_TABLES, Table
 
 PART_ROWS = 1 << 20
@@ -67,10 +68,7 @@ def seal(
     OSError; then the spool still counts.
     """
     content = manifest.snapshot()
-    parts = content["streams"][stream]["parts"]
-    number = 1 + max((int(p["file"].removesuffix(".parquet").rpartition("-")[2]) for p in parts), default=0)
-    if stream == EVENTS.name:
-        number = max(number, 1 + retention.last_retired(content))
+    number = _next_number(content, stream)
     sealed = write_part(folder, table_of(content, stream), number, files, more, scratch)
 
     def change(m: dict[str, Any]) -> None:
@@ -85,6 +83,31 @@ def seal(
     for f in files:
         dispose(f)
     return sealed
+
+
+def pass_over(manifest: Manifest, files: list[spool.SpoolFile], retirer: Retirer) -> None:
+    """Retire events that left a rolling recording's window before they were sealed: counted first, removed then.
+
+    So a recording that seals more slowly than rows come keeps to its window all the same. Raises OSError; then the
+    spool still counts.
+    """
+    times = [f.times for f in files if f.times is not None]
+    low, high, rows = min(t for t, _ in times), max(t for _, t in times), sum(f.rows for f in files)
+
+    def change(m: dict[str, Any]) -> None:
+        retirer.forget_unsealed(m, _next_number(m, EVENTS.name), low, high, rows)
+        m["spool_sealed"][EVENTS.name] = files[-1].number
+
+    manifest.commit(change)
+    for f in files:
+        spool.remove(f)
+
+
+def _next_number(content: dict[str, Any], stream: str) -> int:
+    """The number of a stream's next part; none is used again, not even of one that was retired."""
+    parts = content["streams"][stream]["parts"]
+    number = max((int(p["file"].removesuffix(".parquet").rpartition("-")[2]) for p in parts), default=0)
+    return 1 + (max(number, retention.last_retired(content)) if stream == EVENTS.name else number)
 
 
 def seal_table(
@@ -130,12 +153,11 @@ class Sealer(threading.Thread):
         folder: Path,
         manifest: Manifest,
         on_sealed: Callable[[str, list[spool.SpoolFile], dict[str, Any] | None], None],
-        *,
-        each: Collection[str] = (),
+        retirer: Retirer | None = None,
     ) -> None:
-        """each: streams of which every spool file makes a part of its own."""
+        """retirer: of a rolling recording; then every spool file of events makes a part of its own, or none."""
         super().__init__(name="megascope-seal", daemon=True)
-        self._each = each
+        self._retirer = retirer
         self._folder, self._manifest, self._on_sealed = folder, manifest, on_sealed
         self._wake = threading.Condition()
         self._stopped = False
@@ -159,14 +181,18 @@ class Sealer(threading.Thread):
 
     def groups(self, stream: str, files: list[spool.SpoolFile], *, last: bool) -> Iterator[list[spool.SpoolFile]]:
         """See `groups`."""
-        return groups(files, last=last, each=stream in self._each)
+        return groups(files, last=last, each=stream == EVENTS.name and self._retirer is not None)
 
     def seal(self, stream: str, files: list[spool.SpoolFile]) -> None:
-        """Seal the first files that wait. Raises OSError; then they still wait."""
-        sealed = seal(self._folder, self._manifest, stream, files, scratch=self._scratch)
+        """Seal the first files that wait, or let them go. Raises OSError; then they still wait."""
+        entry = None
+        if self._retirer is not None and all(f.times and self._retirer.is_over(*f.times) for f in files):
+            pass_over(self._manifest, files, self._retirer)
+        else:
+            entry = seal(self._folder, self._manifest, stream, files, scratch=self._scratch).entry
         with self._wake:
             del self.waiting[stream][: len(files)]
-        self._on_sealed(stream, files, sealed.entry)
+        self._on_sealed(stream, files, entry)
 
     def run(self) -> None:
         while True:

@@ -67,7 +67,7 @@ class Frame:
 @dataclass
 class SpoolFile:
     """What the sums of one spool file promise. `ended`: its end record is there; `cut`: bytes beyond the last frame;
-    `on_disk`: bytes of both files."""
+    `on_disk`: bytes of both files; `times`: first and last device time of its events (ns), where its writer knows."""
 
     stream: str
     number: int
@@ -78,6 +78,7 @@ class SpoolFile:
     cut: int = 0
     on_disk: int = 0
     fd: int = -1
+    times: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:

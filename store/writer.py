@@ -33,6 +33,7 @@ _UNWRITTEN_MOST = 1 << 20
 _GRAIN_LEAST_S = 0.1
 """A rolling recording makes no parts faster than that, however short its window is in the engine's time."""
 _MAKE_ROOM_S = 0.1
+_NO_TIMES = (1 << 64, -1)
 _T = RING_ROW.names.index("t")
 _TOLD = {t.name for t in TOLD_TABLES}
 
@@ -71,9 +72,10 @@ class TraceWriter:
         self._retirer = None
         if keep_ns is not None:
             self._retirer = Retirer(path, book, self._ledger, keep_ns, max_bytes, lambda: self._bytes_due)
-        self._part_from = 0
+        self._times = _NO_TIMES
+        """of the events in the spool file that is being written"""
         self._made_room = 0.0
-        self._sealer = seal.Sealer(path, book, self._on_sealed, each=(EVENTS.name,) if keep_ns is not None else ())
+        self._sealer = seal.Sealer(path, book, self._on_sealed, self._retirer)
         self._deriver = Deriver(Derivation(path, book, self._ledger.add, keep_state=True), self._retirer)
         self._finished = False
 
@@ -318,9 +320,11 @@ class TraceWriter:
         writer = self._spool[stream]
         if writer.rows == 0:
             self._began[stream] = time.monotonic()
-            if stream == EVENTS.name and self._retirer is not None:
-                self._part_from = self._retirer.newest or 0
+            self._times = _NO_TIMES
         writer.write(batch)
+        if stream == EVENTS.name and self._retirer is not None:
+            t = batch.column(_T).to_numpy()
+            self._times = min(self._times[0], int(t.min())), max(self._times[1], int(t.max()))
         self.rows[stream] += batch.num_rows
         if writer.full or self._is_due(stream):
             self._rotate(stream)
@@ -333,13 +337,15 @@ class TraceWriter:
         r = self._retirer
         if r.grain_bytes is not None and writer.size >= r.grain_bytes:
             return True
-        return writer.rows > 0 and age >= _GRAIN_LEAST_S and (r.newest or 0) - self._part_from >= r.grain_ns
+        return writer.rows > 0 and age >= _GRAIN_LEAST_S and self._times[1] - self._times[0] >= r.grain_ns
 
     def _lose_stretch(self, s: Stretch) -> None:
         self.lose(s.kind, s.count, t_begin=s.t_begin, t_end=s.t_end, detail="raw rows dropped, summaries kept")
 
     def _rotate(self, stream: str) -> None:
         if f := self._spool[stream].finish():
+            if stream == EVENTS.name and self._retirer is not None:
+                f.times = self._times
             self._sealer.submit(f)
 
     def _with_room(self, act: Callable[[], None]) -> None:
