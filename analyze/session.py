@@ -34,7 +34,7 @@ from .map_views import SCHEMA, map_views, quoted
 from .missing import store_missing
 from .result import Result
 from .sandbox import MAX_DEPTH, Statement, admit
-from .sqlerror import WHAT, decode, translate
+from .sqlerror import WHAT, decode, gone, translate
 from .text import printable
 from .window import WHOLE, Window, is_timed
 
@@ -310,7 +310,8 @@ class Session:
 
     def _unreadable(self, what: str, error: Exception) -> MegascopeError:
         # DuckDB quotes a damaged file's bytes in its errors, which Python then cannot decode.
-        return MegascopeError(f"cannot read {what}", _first_line(error), "run megascope check on it")
+        line = _first_line(error)
+        return gone(line) or MegascopeError(f"cannot read {what}", line, "run megascope check on it")
 
     def _wait(self, work: Callable[[], Any], timeout: float | None, deadline: float | None) -> Any:
         """Do `work` on DuckDB's thread; at the deadline or on Ctrl-C interrupt it."""

@@ -21,6 +21,9 @@ _DAMAGE = (
     duckdb.InternalException,
     duckdb.FatalException,
 )
+_LOST_PART = re.compile(
+    r"(?:Cannot access|No files found|No such file|Cannot open)[^\"]*\"[^\"]*?(\w+/[\w-]+\.parquet)"
+)
 _JSON = '{"exception_type"'
 _CUT = 400
 
@@ -43,6 +46,15 @@ def decode(error: BaseException) -> tuple[str, int | None]:
         return (body if head.endswith("Error") else text).partition("\n\nLINE ")[0], None
 
 
+def gone(message: str) -> MegascopeError | None:
+    """The error to show where a part was removed while it was read, as a rolling recording does; None for another."""
+    match = _LOST_PART.search(message)
+    if match is None:
+        return None
+    why = f"{match[1]} is there no more: a rolling recording has retired it since the trace was opened"
+    return MegascopeError("cannot read the trace", printable(why), "ask again; the trace is opened anew")
+
+
 def _is_damage(error: BaseException) -> bool:
     """Whether a file is to blame: what Thrift cannot read is an error without a class, or Python cannot even say it."""
     if isinstance(error, (*_DAMAGE, UnicodeError)) or type(error) is duckdb.Error:
@@ -56,6 +68,8 @@ def translate(error: BaseException, sql: str, shift: int = 0) -> MegascopeError:
     A mistake in the text has exit code 3; a trace that cannot be read and exhausted memory have 1.
     """
     message, position = decode(error)
+    if (lost := gone(message)) is not None:
+        return lost
     if isinstance(error, duckdb.OutOfMemoryException):
         why, todo = message.splitlines()[0], "ask for less at once, or give more with --memory"
         return MegascopeError(WHAT, why[:_CUT], todo)

@@ -21,6 +21,12 @@ def short(value: float, unit: str = "") -> str:
     return f"{digits} {_UNITS[step]}{unit}".rstrip()
 
 
+def lasting(ns: int) -> str:
+    """14200000000 → '14.2 s', 1620 → '1.62 µs'."""
+    size, unit = next(((s, u) for s, u in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")) if ns >= 0.9995 * s), (1, "ns"))
+    return f"{ns / size:.3g} {unit}" if ns < 1000 * size else f"{ns // size:,} {unit}"
+
+
 class LiveLine:
     """On a terminal the line is redrawn in place; elsewhere it is printed every ten seconds."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..store.errors import Exit
 from . import control
 from .columns import print_columns
-from .live_line import short
+from .live_line import lasting, short
 
 
 class Ls:
@@ -65,7 +65,7 @@ class Now:
         rows = [("RANK", "WORKER", "ROLE", "STATE", "FOR", "SEEN", "WANTED", "SINCE", "TASK", "EVENTS")]
         for w in look.workers:
             waits = w["waited_ns"] is not None
-            since = short(w["waited_ns"] / 1e9, "s") if waits else ""
+            since = lasting(w["waited_ns"]) if waits else ""
             who = (str(w["rank"]), str(w["worker"]), w["role"], "waits" if waits else "runs")
             rows.append((*who, w["target"], w["seen"], w["wanted"], since, w["task"], f"{w['fired']:,}"))
         print_columns(rows)

@@ -221,8 +221,9 @@ class Deriver(threading.Thread):
 
     def _is_over(self, stream: str, entry: dict[str, Any]) -> bool:
         """Whether a part has left a rolling recording's window while it waited."""
-        of_events = self._retirer is not None and stream == EVENTS.name
-        return of_events and self._retirer.is_over(entry["t_min"], entry["t_max"])
+        if self._retirer is None or stream != EVENTS.name:
+            return False
+        return self._retirer.is_over(entry["t_min"], entry["t_max"])
 
     def _give_up(self, error: Exception) -> None:
         self._failed = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) if isinstance(error, MemoryError) else error

@@ -50,7 +50,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Span:
-    """Something is missing between two times of a worker (None: of any)."""
+    """Something is to be said of a worker (None: of any) between two times: mostly that something is missing."""
 
     begin: int
     end: int
@@ -76,6 +76,7 @@ class Lanes(Widget, can_focus=True):
         self.mark: int | None = None
         self.interval: tuple[int, int] | None = None
         self.lost: Sequence[Span] = ()
+        self.notes: Sequence[Span] = ()
         self.empty = "…"
         self._base = Style()
 
@@ -136,6 +137,8 @@ class Lanes(Widget, can_focus=True):
             self._draw(line, view, *self.interval, "━")
         for span in self.lost:
             self._draw(line, view, span.begin, span.end + 1, "!")
+        for note in self.notes:
+            self._draw(line, view, note.begin, note.end + 1, "◆")
         if self.mark is not None:
             self._draw(line, view, self.mark, self.mark + 1, "▼")
         line[min(self.column, view.width - 1)] = "▾"
@@ -171,6 +174,7 @@ _MARKS = {
     " ": Style(),
     "━": Style(color="#7fd8ff", bold=True),
     "!": Style(color=LOST, bold=True),
+    "◆": Style(color="#ffd75f", bold=True),
     "▼": Style(color="#7fd8ff", bold=True),
     "▾": Style(bold=True),
 }

@@ -47,6 +47,20 @@ def spans(table: pa.Table, window: tuple[int, int]) -> tuple[Span, ...]:
     )
 
 
+def notes(table: pa.Table) -> tuple[Span, ...]:
+    """Marks, from an answer to `queries.MARKS`."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return tuple(
+        Span(
+            row["t"],
+            row["t"],
+            None,
+            text(row["text"]) + (f" ({row['firings']:,} firings)" if row["firings"] > 1 else ""),
+        )
+        for row in rows
+    )
+
+
 def line() -> Text:
     """What the timeline's glyphs stand for."""
     told = Text("▄█ task", no_wrap=True, overflow="ellipsis")

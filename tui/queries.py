@@ -157,6 +157,13 @@ LOST_WHERE = """
     ORDER BY t_begin NULLS FIRST
 """
 
+MARKS = """
+    SELECT t, kind, text, firings
+    FROM marks
+    WHERE t >= {begin} AND t < {end}
+    ORDER BY t
+"""
+
 TASKS = """
     SELECT rank, task, class, worker, start, complete, exec_ns, queue_ns, request, missing
     FROM tasks

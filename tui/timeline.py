@@ -109,6 +109,8 @@ class Timeline(Workbench):
         lanes = self.lanes
         if answer.question.key == "timeline.loss":
             lanes.lost = answer.value
+        elif answer.question.key == "timeline.marks":
+            lanes.notes = answer.value
         elif not answer.table.num_rows and not self._from_tasks and answer.value.view.level is not None:
             # A trace whose tiles are not built yet may still have tasks to draw from.
             self._from_tasks = True
@@ -284,6 +286,8 @@ class Timeline(Workbench):
         self.ask(Question("timeline.cells", sql, rows=rows, window=window, shape=shape))
         sql = fill(queries.LOST_WHERE, begin=wide.begin, end=wide.end)
         self.ask(Question("timeline.loss", sql, rows=_MOST_SPANS, shape=partial(legend.spans, window=window)))
+        sql = fill(queries.MARKS, begin=wide.begin, end=wide.end)
+        self.ask(Question("timeline.marks", sql, rows=_MOST_SPANS, shape=legend.notes))
 
     def _tell_cell(self) -> None:
         """What is under the cursor, in one line."""
@@ -296,4 +300,6 @@ class Timeline(Workbench):
         told.append(f"worker {lanes.worker} at {moment(t - lanes.t_zero, cell_ns)} + {duration(cell_ns)}: ", "bold")
         cell = lanes.drawn.at(lanes.worker, t) if lanes.drawn is not None else None
         told.append_text(legend.describe(cell, lanes.drawn.view.cell_ns if lanes.drawn else 1, self.bench.class_names))
+        for note in (n for n in lanes.notes if t <= n.begin < t + cell_ns):
+            told.append(f" · ◆ {note.told}", "bold")
         self.query_one("#cell", Static).update(told)

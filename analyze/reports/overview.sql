@@ -1,5 +1,5 @@
 -- meaning: What the trace stands for, what it holds, and where its time went: selection, coverage and loss first.
--- column: section VARCHAR: selection, coverage, loss, trace, work, latency, classes, waits
+-- column: section VARCHAR: selection, coverage, loss, trace, marks, work, latency, classes, waits
 -- column: item VARCHAR: what about it
 -- column: value VARCHAR: as text, with its unit
 -- column: bounds STRUCT: of a quantile: the values between which it lies, in ns
@@ -46,6 +46,7 @@ latency AS (
         quantile_bounds(t.lengths, 0.99, l.steps / (len(t.lengths) + l.steps)) AS step_p99
     FROM lost AS l, served AS s, stepped AS t
 ),
+pointed AS (SELECT *, row_number() OVER (ORDER BY mark) AS place FROM marks),
 facts AS (
     SELECT 10 AS part, program AS nth, 'selection' AS section, name AS item, selection AS value, NULL AS bounds
     FROM programs
@@ -78,6 +79,15 @@ facts AS (
     UNION ALL
     SELECT 40, 4, 'trace', 'epochs', printf('%d, from %d to %d', max(epochs), min(first_epoch), max(last_epoch)), NULL
     FROM eligible HAVING count(*) > 0
+    UNION ALL
+    SELECT
+        45, mark, 'marks', left(text, 60), printf(
+            '%s at %d', CASE WHEN kind = 'trigger' THEN printf('%d firings, first', firings) ELSE 'note' END, t)
+        || CASE WHEN t_from IS NULL THEN '' ELSE printf(': rows kept from %d to %d', t_from, t_to) END, NULL
+    FROM pointed WHERE place <= 20
+    UNION ALL
+    SELECT 46, 0, 'marks', 'more', printf('%d: see the view marks', count(*)), NULL
+    FROM pointed WHERE place > 20 HAVING count(*) > 0
     UNION ALL
     SELECT
         50, 1, 'work', 'tasks', CASE

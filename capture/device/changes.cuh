@@ -195,14 +195,11 @@ struct Changing {
   /// The elected monitor alone reads the host's pages (two microseconds over PCIe) and hands on in device memory. The
   /// mask is only taken when the commit byte beside it has changed.
   MS_DEVICE void poll_host() {
-    u64 bytes = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_COMMIT));
-    u64 stop = load_host(engine.host + HOST_STOP);
-    u64 ping = load_host(engine.host + HOST_PING);
-    u64 number = load_host(engine.host + HOST_CHANGE + CHANGE_NUMBER);
-    answer(__shfl_sync(FULL_WARP, ping, 0));
-    bytes = __shfl_sync(FULL_WARP, bytes, 0);
-    stop = __shfl_sync(FULL_WARP, stop, 0);
-    number = __shfl_sync(FULL_WARP, number, 0);
+    u64 bytes = warp_load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_COMMIT));
+    u64 stop = warp_load_host(engine.host + HOST_STOP);
+    u64 ping = warp_load_host(engine.host + HOST_PING);
+    u64 number = warp_load_host(engine.host + HOST_CHANGE + CHANGE_NUMBER);
+    answer(ping);
     u32 commit = bytes & 0xff;
     if ((stop || (bytes >> 8 * (MS_CONTROL_STOP - MS_CONTROL_COMMIT) & 0xff)) && lane_id() == 0)
       store_device(&engine.run->stop.word, 1);
@@ -216,7 +213,7 @@ struct Changing {
     if (commit == latched) return;
     latched = commit;
     fence_system();
-    u32 mask = load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_MASK)) & engine.exported;
+    u32 mask = warp_load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_MASK)) & engine.exported;
     if (lane_id() == 0) store_device(&engine.run->control.word, (mask & CONTROL_MASK) | commit << 24);
     __syncwarp();
   }
@@ -232,7 +229,7 @@ struct Changing {
         store_host(engine.host + HOST_PING_ECHO, ping);
       }
       pinged = ping;
-      ping = __shfl_sync(FULL_WARP, load_host(engine.host + HOST_PING), 0);
+      ping = warp_load_host(engine.host + HOST_PING);
     }
   }
 };

@@ -72,7 +72,7 @@ struct ExportWriter {
   MS_DEVICE bool room(u64 now) {
     if (!ours && now - looked >= LOOK_NS) {
       looked = now;
-      ours = __shfl_sync(FULL_WARP, load_host(seen), 0) == turn;
+      ours = warp_load_host(seen) == turn;
       if (ours) used = 0;
     }
     return ours && used + SLICE_HEADER + VM_EXPORT_WORDS <= EXPORT_WORDS;

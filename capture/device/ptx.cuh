@@ -209,4 +209,12 @@ MS_DEVICE u8 load_host(const u8* p) {
   return static_cast<u8>(v);
 }
 
+/// The same in all 32 lanes, read by one of them: a read of host memory is a round trip over PCIe for each lane that asks.
+template <class T>
+MS_DEVICE T warp_load_host(const T* p) {
+  T v = 0;
+  if (lane_id() == 0) v = load_host(p);
+  return static_cast<T>(__shfl_sync(FULL_WARP, static_cast<u64>(v), 0));
+}
+
 }  // namespace ms

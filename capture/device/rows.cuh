@@ -26,13 +26,15 @@ static_assert(sizeof(RowGroup) == 32 * sizeof(u64) * 8 + 32 * sizeof(u32), "32 r
 
 /// One monitor's event ring. All 32 lanes hold the same state and call together.
 struct RowWriter {
-  static constexpr u64 TAIL_EVERY_NS = 20000;  // a look at the reader's tail is a round trip over PCIe
+  // A look at the reader's tail is a round trip over PCIe: rarer while it brings nothing, since a hundred monitors that
+  // look at once hold up what everybody else has to say to the host.
+  static constexpr u64 SOON_NS = 20000, LATE_NS = 640000;
 
   RowGroup* stage;  // two of them, in shared memory
   u8* ring;
   u64* cursor;
   const u8* tail_byte;
-  u64 head, published, freed, tail_read, ring_lost;
+  u64 head, published, freed, tail_read, patience, ring_lost;
   u32 first, slot, pass;  // of the group being staged: its first row in the block, the block's place, the ring's turn
   bool opened;            // the block's generation says that it is being written
 
@@ -42,6 +44,7 @@ struct RowWriter {
     cursor = engine.cursors + monitor * MS_CURSOR_WORDS;
     tail_byte = engine.control + MS_CONTROL_TAILS + monitor;
     head = published = freed = tail_read = ring_lost = 0;
+    patience = SOON_NS;
     first = slot = pass = 0;
     opened = false;
   }
@@ -50,10 +53,10 @@ struct RowWriter {
   MS_DEVICE u32 admit(u32 n, u64 now) {
     if (engine.policy == MS_POLICY_OVERWRITE) return n;
     u64 limit = (freed + engine.ring_blocks) * engine.block_rows;
-    if (head + n > limit && now - tail_read >= TAIL_EVERY_NS) {
+    if (head + n > limit && now - tail_read >= patience) {
       tail_read = now;
-      u8 ahead = load_host(tail_byte) - static_cast<u8>(freed);
-      ahead = __shfl_sync(FULL_WARP, static_cast<u32>(ahead), 0);
+      const u8 ahead = warp_load_host(tail_byte) - static_cast<u8>(freed);
+      patience = ahead ? SOON_NS : min(2 * patience, LATE_NS);
       if (freed + ahead <= published / engine.block_rows) freed += ahead;  // more than was published is no answer
       limit = (freed + engine.ring_blocks) * engine.block_rows;
     }

@@ -22,8 +22,7 @@ struct SummaryWriter {
 
   MS_DEVICE bool room(u32 records) {
     if (head + records - freed * MS_SUMMARY_CHUNK <= engine.summary_rows) return true;
-    u8 ahead = load_host(tail_byte) - static_cast<u8>(freed);
-    ahead = __shfl_sync(FULL_WARP, static_cast<u32>(ahead), 0);
+    const u8 ahead = warp_load_host(tail_byte) - static_cast<u8>(freed);
     if ((freed + ahead) * MS_SUMMARY_CHUNK <= head) freed += ahead;  // more than was written is no answer
     return head + records - freed * MS_SUMMARY_CHUNK <= engine.summary_rows;
   }

@@ -16,7 +16,7 @@ import pytest
 from device_runs import SMALL, check_identities, engine, rows
 
 from megascope.capture.engines.cuda.compilation import Hooks
-from megascope.capture.engines.cuda.kernel import Megakernel
+from megascope.capture.engines.cuda.kernel import FIRING, Megakernel
 from megascope.capture.engines.cuda.reference import logits
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.segment.reader import SegmentReader
@@ -48,7 +48,9 @@ def errors(kernel: Megakernel) -> tuple[float, float]:
 @pytest.mark.parametrize("schedule", ["dynamic", "static"])
 def test_logits_agree_with_float64(cuda: Any, segment_path: Path, schedule: str, hooks: Hooks) -> None:
     spec = f"schedule={schedule},seed={int(hooks) + 3}"
-    if hooks == Hooks.QUEUE:
+    if hooks == Hooks.DEVICE:
+        spec += ",transport=block"
+    if hooks in FIRING:
         with engine(cuda, segment_path, spec, keep_every=1) as e:
             assert e.run() == "done"
             whole, worst = errors(e.kernel)

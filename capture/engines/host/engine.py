@@ -155,6 +155,7 @@ class HostEngine:
             elif why == simulate.STUCK:
                 raise MegascopeError("the host engine cannot go on", f"step {self._step} waits for itself", "report it")
             elif why == simulate.PACED:
+                monitors.passed = until
                 time.sleep(NAP_S)
             if why == simulate.STAGE_FULL or monitors.late:
                 monitors.publish()

@@ -61,14 +61,17 @@ def lost_by_hook(sim: Sim) -> I64:
 
 
 class Monitors:
-    """All monitors of a run. step: the iteration that goes on, for those who look."""
+    """All monitors of a run. step: the iteration that goes on, for those who look.
+
+    passed: virtual time that has gone by, also where nothing happens in it: what waits has waited until then.
+    """
 
     def __init__(self, sim: Sim, account: Account, programs: Programs, sink: Sink, patience: Patience) -> None:
         self._sim, self._account, self._programs, self._sink, self._patience = sim, account, programs, sink, patience
         self._monitors = len(sim.fill)
         self._rank = [int(account.rank[account.monitor == m][0]) for m in range(self._monitors)]
         self._published = time.monotonic()
-        self.step = -1
+        self.step, self.passed = -1, 0
         self.asked = False
         """the hooks to record have been asked for"""
 
@@ -187,7 +190,7 @@ class Monitors:
         out[:, Worker.DEQUEUED] = self._account.dequeued
         out[:, Worker.LOST] = lost_by_hook(sim).sum(axis=1)
         t = int(sim.misc[state.T_NOW])
-        self._sink.show(out, t, max(self.step, 0), t // self._account.epoch_ns)
+        self._sink.show(out, max(t, self.passed), max(self.step, 0), t // self._account.epoch_ns)
 
     def _cut(self, now: Moment, *, patient: bool) -> None:
         """Close intervals. Where records have no room, the interval stays open and spans what comes next too."""

@@ -121,7 +121,7 @@ class Writer:
             self.put(f"{r.choice(JUMPS)}{bits} {register}, {other}, {out}")
 
     def one_of_two(self) -> None:
-        """r2: a constant or another, perhaps through the stack or a third register. Right of one is not right of both."""
+        """r2: a constant or another, perhaps through the stack or a third register."""
         r, skip = self.random, self.label()
         few = (0, 8, 24, 31, 32, 40, 56, 63, 63, 64, 70, -8)
         into = r.choice(("%r2", "%r2", "%r5"))
