@@ -30,7 +30,7 @@ MAX_DEPTH = 250
 MAX_SELECTS = 500
 
 _REFUSED = "the query is refused"
-_ALL_VIEWS = "run megascope schema to see every view"
+_ALL_VIEWS = 'ask "SHOW TABLES" to see every view'
 _TODO_WRITE = "queries only read; write an answer to a file with -o"
 
 

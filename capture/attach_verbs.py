@@ -48,7 +48,7 @@ class Attach:
     name = "attach"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("segment", type=Path, help="a live segment (see megascope ls)")
+        parser.add_argument("segment", nargs="?", type=Path, help="a live segment (default: the one live engine)")
         add_programs(parser, "program")
         parser.add_argument("-e", "--query", action="store_true", help="P is a query, even if a file is called so")
         parser.add_argument("--name", help="another name for it")
@@ -56,7 +56,7 @@ class Attach:
 
     def run(self, args: argparse.Namespace) -> int:
         done = control.attach(
-            args.segment,
+            args.segment or control.only_live(),
             args.program,
             constants(args),
             budget(args),
@@ -74,11 +74,11 @@ class Detach:
     name = "detach"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("segment", type=Path, help="a live segment (see megascope ls)")
+        parser.add_argument("segment", nargs="?", type=Path, help="a live segment (default: the one live engine)")
         parser.add_argument("program", metavar="NAME", help="name of the program (see megascope programs)")
 
     def run(self, args: argparse.Namespace) -> int:
-        done = control.detach(args.segment, args.program)
+        done = control.detach(args.segment or control.only_live(), args.program)
         print(f"detached {done.name} (program {done.program}) in {done.took_s * 1e3:.1f} ms", file=sys.stderr)
         return Exit.DONE
 

@@ -76,13 +76,17 @@ def queries(
 
 
 def _constants_of(name: str) -> list[str]:
-    """What can be set in the program that a command line calls so."""
+    """What can be set in the program that a command line calls so. Raises Usage for a name that is none."""
     from .programs.language import constants_of as of_query
     from .programs.loader import constants_of as of_object
 
     if name in standard.BY_NAME:
         return list(standard.BY_NAME[name].constants)
-    text = query_text(name)
+    try:
+        text = query_text(name)
+    except Usage as e:
+        close = difflib.get_close_matches(name, standard.BY_NAME, 1)
+        raise Usage(e.what, "there is no such file, and it is no query", f"did you mean {close[0]}?") if close else e
     return of_query(text) if text is not None else of_object(Path(name))
 
 
@@ -108,6 +112,10 @@ def for_engine(
     Standard monitors that the engine cannot run, or that run already, are left out, with a note. Raises as `load`.
     """
     asked = [n for n in names if n != NONE]
+    gone = segment.status().text not in ("running", "starting")
+    if gone and not names:
+        # What it has left in its segment is recorded all the same.
+        return [], [f"no program is attached: the engine has {segment.status().text}"]
     if NONE not in names:
         asked = [ALL, *asked]
     there = {r.name for r in attaching.running(segment)}

@@ -64,7 +64,7 @@ WIDE = 110
 class Program:
     """A program. Counts are events of closed intervals since it was attached; None: not known. Times: device ns.
 
-    state: attached, detached, to the end (of the recording) or replayed. missing: eligible events that it did not see
+    state: attached, detached, to end (of the recording) or replayed. missing: eligible events that it did not see
     to their end. full: updates that found a map full. spent: the most instructions of a worker and epoch, by the worst
     case of what was observed.
     """
@@ -183,7 +183,7 @@ def together(recorded: Sequence[Program], running: Sequence[Program] | None, *, 
         elif p.state == "attached" and running is not None:
             out.append(replace(p, state="detached"))
         elif p.state == "attached" and not recording:
-            out.append(replace(p, state="to the end"))
+            out.append(replace(p, state="to end"))
         else:
             out.append(p)
     return sorted([*out, *now.values()], key=lambda p: (p.state != "attached", -p.program))
@@ -275,7 +275,7 @@ def _costs(p: Program) -> Text:
         told.append(f" · budget {count(p.instructions)} a worker and epoch")
     else:
         over = p.spent > 0.9 * p.instructions or bool(p.throttled)
-        spent = f" · at most {share(p.spent, p.instructions)} of {count(p.instructions)} spent a worker and epoch"
+        spent = f" · at most {count(p.spent)} of {count(p.instructions)} spent a worker and epoch"
         told.append(spent, trust.WARN if over else "")
     if p.memory:
         told.append(f" · maps {size(p.memory)}")

@@ -21,6 +21,7 @@ from .words import Cursor
 NAP_S = 0.0002
 PATIENCE_S = 5.0
 """How long an engine, another attacher or a drainer may take before a request is given up."""
+_STATE = "megascope ls shows its state"
 _FLOCK = struct.Struct("hhqqi4x")
 
 
@@ -28,7 +29,7 @@ class Mailbox:
     """The right to make requests of an engine, from construction to `close`; use it in a with-statement.
 
     idle: what to do while waiting; who drains the engine goes on draining, or it would never answer. Raises Refused for
-    an engine that runs no programs, MegascopeError when somebody else does not let go of it.
+    an engine that runs no programs, MegascopeError for one that is gone and when somebody else does not let go of it.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Mailbox:
         self.segment, self.what, self._patience, self._idle = segment, what, patience_s, idle
         if not slots.can_attach(segment):
             raise Refused(what, f"engine {segment.layout.name} runs no programs", "restart it with room for them")
+        if self._gone():
+            raise MegascopeError(what, self._silence(), _STATE)
         self._until = time.monotonic() + patience_s
         while not self._lock(fcntl.F_WRLCK):
             self._nap("another process is attaching or detaching and does not end")
@@ -130,15 +133,17 @@ class Mailbox:
     def _in_force(self, number: int) -> bool:
         return bool((self.segment.cursors()[:, Cursor.PROGRAMS] >= number).all())
 
+    def _gone(self) -> bool:
+        return self.segment.status().text not in ("running", "starting")
+
     def _silence(self) -> str:
-        status = self.segment.status()
-        if status.text not in ("running", "starting"):
-            return f"the engine has {status.text}"
+        if self._gone():
+            return f"the engine has {self.segment.status().text}"
         return "the engine does not answer: it waits for a recorder, or hangs"
 
     def _nap(self, why: str) -> None:
         if time.monotonic() > self._until or why.startswith("the engine has"):
-            raise MegascopeError(self.what, why, "megascope ls shows its state")
+            raise MegascopeError(self.what, why, _STATE)
         self._idle()
 
     def _poke(self, offset: int, data: bytes) -> None:

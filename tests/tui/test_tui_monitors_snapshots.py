@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import monitor_engines
 import pytest
 import tui_snapshots
 from monitor_engines import Standing
-from tui_driver import Driven, opened
+from tui_driver import PATIENCE_S, Driven, opened
 
 from megascope.tui.query_line import QueryLine
+from megascope.tui.watching import Watching
 
 pytestmark = pytest.mark.asyncio
 SIZES = {"80x24": (80, 24), "200x60": (200, 60)}
@@ -27,6 +29,17 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standing]:
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return monitor_engines.monitored(tmp_path_factory.mktemp("monitored") / "monitored.mscope")
+
+
+async def engine_seen(bench: Driven) -> None:
+    """Until the engine's own word is there, and what it changes is shown."""
+    deadline = time.monotonic() + PATIENCE_S
+    screen = bench.app.screen
+    assert isinstance(screen, Watching)
+    while screen._looked is None or any(p.judged is None for p in screen._programs):
+        assert time.monotonic() < deadline
+        await bench.pilot.pause(0.05)
+    await bench.pilot.pause()
 
 
 async def rejected(bench: Driven) -> None:
@@ -46,8 +59,8 @@ async def test_a_live_engine_with_two_programs(
         await bench.press("7")
         # Who runs and what it costs comes from the engine, what its maps hold from the trace.
         await bench.until("99.4 %")
-        await bench.until("maps 13,440 B")
         await bench.until("l00.attn")
+        await engine_seen(bench)
         tui_snapshots.check(bench.app, f"live-{size}-monitors", tmp_path)
         await bench.pilot.press("down")
         await bench.until("7.81 µs")
@@ -77,7 +90,7 @@ async def test_a_recording_with_maps(monitored: Path, size: str, tmp_path: Path)
         await bench.until("printf_1")
         await bench.press("down", "down", "down")
         await bench.until("execution")
-        await bench.until("logits_recv")
+        await bench.until("l00.attn")
         await bench.settle()
         tui_snapshots.check(bench.app, f"monitored-{size}-monitors", tmp_path)
 

@@ -106,5 +106,5 @@ def load(name: str, constants: Mapping[str, int | str] | None = None) -> Program
         close = difflib.get_close_matches(name, BY_NAME, 1)
         todo = f"did you mean {close[0]}?" if close else f"there are {', '.join(BY_NAME)}"
         raise Usage(f"cannot load {name}", "no standard monitor has that name", todo)
-    program = load_object(monitor.object, constants)
+    program = load_object(monitor.object.read_bytes(), constants, name)
     return dataclasses.replace(program, emit_limit=monitor.emit_limit, source=monitor.source.read_text())
