@@ -76,6 +76,9 @@ class Session:
         """rows taken that are not of this recording"""
         self._ours: list[str] = []
         self._programs: list[dict[str, Any]] = []
+        self._untold = False
+        """whether there are some that the manifest does not tell of yet"""
+        self._tell_at = 0.0
         self.lost = 0
         self._fits: list[ClockFit] = []
         self._began = self._flushed = self._looked = time.monotonic()
@@ -121,6 +124,8 @@ class Session:
                 self._settle(stop_engine)
             self._rest()
             self._append_manifest()
+            if self._untold:
+                self._tell()
             if reason == "died":
                 self._died()
             self._now()
@@ -261,12 +266,24 @@ class Session:
         self._ours = []
 
     def _append_manifest(self) -> None:
-        """Tell of programs that have come or gone."""
+        """Tell of programs that have come or gone: at once, but of changes that follow each other closely together.
+
+        A manifest with thousands of programs takes its time, and whoever attaches waits until this recording has read
+        the last change.
+        """
         rows = self.attachments.follow()
         if rows is not None:
-            self._programs = rows
+            self._programs, self._untold = rows, True
             self._triggers.follow(rows)
-            self.writer.update(programs=self._recorders + rows)
+        if self._untold and time.monotonic() >= self._tell_at:
+            self._tell()
+
+    def _tell(self) -> None:
+        begun = time.monotonic()
+        self.writer.update(programs=self._recorders + self._programs)
+        self._untold = False
+        done = time.monotonic()
+        self._tell_at = done + max(FLUSH_S, 10 * (done - begun))
 
     def _append_map(self, table: Table, rows: pa.RecordBatch) -> None:
         try:
@@ -365,6 +382,8 @@ class Session:
         self._held = None
 
     def _died(self) -> None:
+        if self._untold:
+            self._tell()
         slot_of = {row["program"]: row["slot"] for row in self._programs}
         intervals, coverage = self.accounts.unclosed(self._t_seen, sorted(self.attachments.live), slot_of)
         self._append("intervals", intervals)

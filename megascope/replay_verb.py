@@ -92,7 +92,7 @@ class ReplayVerb:
                 line.close()
             _notes([*trace.notes, *_stands_for(recording, replay)])
             if args.out is None:
-                _show(args, place, said)
+                _show(args, place, said, output.writer.rows["events"])
             else:
                 _report(args.out, replay, time.monotonic() - begun)
         return Exit.DONE
@@ -123,8 +123,11 @@ def _place(out: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(args: argparse.Namespace, place: Path, said: dict[str, str]) -> None:
-    """said: what queries printed, by name; the maps of all others, and with -f json of all, are shown as tables."""
+def _show(args: argparse.Namespace, place: Path, said: dict[str, str], emitted: int) -> None:
+    """said: what queries printed, by name; the maps of all others, and with -f json of all, are shown as tables.
+
+    emitted: rows that programs exported.
+    """
     from .analyze.output import write
     from .analyze.session import Session
 
@@ -149,8 +152,10 @@ def _show(args: argparse.Namespace, place: Path, said: dict[str, str]) -> None:
             sys.stdout.buffer.flush()
             if written.more:
                 _notes([f">{written.rows:,} rows: --limit gives more"])
+        if emitted:
+            _notes([f"{emitted:,} rows were emitted: -o OUT.mscope keeps them"])
         if not names:
-            _notes(["no map held anything"])
+            _notes([] if emitted else ["no map held anything, and no row was emitted"])
         elif not args.quiet:
             _notes(session.coverage_lines(names))
 

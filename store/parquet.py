@@ -56,6 +56,11 @@ def folder_of(stream: str) -> str:
     return stream.replace(".", "/")
 
 
+def part_path(folder: Path, table: Table, number: int) -> Path:
+    """Where a part of a stream stands, in the folder of its trace."""
+    return folder / folder_of(table.name) / f"{table.name.rpartition('.')[2]}-{number:06d}.parquet"
+
+
 def spooled_schema(table: Table) -> pa.Schema:
     """The schema in which a stream or engine table stands in the spool: events as ring rows, the rest as stored."""
     return RING_ROW.schema if table is EVENTS else table.schema
@@ -102,7 +107,7 @@ def write_part(
     unreadable: list[tuple[Path, int]] = []
     batches = _readable(table, files, unreadable)
     saturated = 0
-    path = folder / folder_of(table.name) / f"{table.name.rpartition('.')[2]}-{number:06d}.parquet"
+    path = part_path(folder, table, number)
     path.parent.mkdir(exist_ok=True, parents=True)
     if table is EVENTS:
         columns = stored.ring_columns(batches, sum(f.rows for f in files), scratch)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from . import retention, spool, stored
 from .manifest import Manifest
-from .parquet import Sealed, last_of_each, table_of, write_part, write_side_table
+from .parquet import Sealed, last_of_each, part_path, table_of, write_part, write_side_table
 from .retiring import Retirer
 from .tables import EVENTS, TOLD_TABLES, Table
 
@@ -85,7 +85,7 @@ def seal(
     return sealed
 
 
-def pass_over(manifest: Manifest, files: list[spool.SpoolFile], retirer: Retirer) -> None:
+def pass_over(folder: Path, manifest: Manifest, files: list[spool.SpoolFile], retirer: Retirer) -> None:
     """Retire events that left a rolling recording's window before they were sealed: counted first, removed then.
 
     So a recording that seals more slowly than rows come keeps to its window all the same. Raises OSError; then the
@@ -94,13 +94,17 @@ def pass_over(manifest: Manifest, files: list[spool.SpoolFile], retirer: Retirer
     times = [f.times for f in files if f.times is not None]
     low, high, rows = min(t for t, _ in times), max(t for _, t in times), sum(f.rows for f in files)
 
+    number = _next_number(manifest.snapshot(), EVENTS.name)
+
     def change(m: dict[str, Any]) -> None:
-        retirer.forget_unsealed(m, _next_number(m, EVENTS.name), low, high, rows)
+        retirer.forget_unsealed(m, number, low, high, rows)
         m["spool_sealed"][EVENTS.name] = files[-1].number
 
     manifest.commit(change)
     for f in files:
         spool.remove(f)
+    # Of an attempt to seal them for which the manifest had no room.
+    part_path(folder, EVENTS, number).unlink(missing_ok=True)
 
 
 def _next_number(content: dict[str, Any], stream: str) -> int:
@@ -187,7 +191,7 @@ class Sealer(threading.Thread):
         """Seal the first files that wait, or let them go. Raises OSError; then they still wait."""
         entry = None
         if self._retirer is not None and all(f.times and self._retirer.is_over(*f.times) for f in files):
-            pass_over(self._manifest, files, self._retirer)
+            pass_over(self._folder, self._manifest, files, self._retirer)
         else:
             entry = seal(self._folder, self._manifest, stream, files, scratch=self._scratch).entry
         with self._wake:

@@ -59,11 +59,16 @@ SELECT
     CASE WHEN c.selection = 'all' THEN count_bounds(c.completed, c.completed + l.completes)
         ELSE count_bounds(c.completed, NULL) END AS tasks,
     c.exec_ns / 1e6 AS exec_ms,
-    counted_bounds(c.execs, 0.5, l.completes / (c.execs[-1].upto + l.completes)) AS exec_p50,
-    counted_bounds(c.execs, 0.9, l.completes / (c.execs[-1].upto + l.completes)) AS exec_p90,
-    counted_bounds(c.execs, 0.99, l.completes / (c.execs[-1].upto + l.completes)) AS exec_p99,
-    counted_bounds(c.queues, 0.5, l.starts / (c.queues[-1].upto + l.starts)) AS queue_p50,
-    counted_bounds(c.queues, 0.99, l.starts / (c.queues[-1].upto + l.starts)) AS queue_p99,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.execs, 0.5, l.completes / (c.execs[-1].upto + l.completes))
+        ELSE no_population(c.selection) END AS exec_p50,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.execs, 0.9, l.completes / (c.execs[-1].upto + l.completes))
+        ELSE no_population(c.selection) END AS exec_p90,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.execs, 0.99, l.completes / (c.execs[-1].upto + l.completes))
+        ELSE no_population(c.selection) END AS exec_p99,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.queues, 0.5, l.starts / (c.queues[-1].upto + l.starts))
+        ELSE no_population(c.selection) END AS queue_p50,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.queues, 0.99, l.starts / (c.queues[-1].upto + l.starts))
+        ELSE no_population(c.selection) END AS queue_p99,
     k.operator,
     k.layer
 FROM lost AS l, counted AS c LEFT JOIN task_classes AS k ON c.task_class = k.id

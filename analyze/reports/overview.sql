@@ -11,7 +11,8 @@ WITH lost AS (
 ),
 eligible AS (
     SELECT
-        program_name, sum(eligible) AS eligible, sum(written) AS written, sum(observed) AS observed,
+        program_name, any_value(selection) AS selection, sum(eligible) AS eligible, sum(written) AS written,
+        sum(observed) AS observed, sum(emitted) AS emitted,
         count(*) FILTER (WHERE NOT closed) AS open, count(DISTINCT epoch) AS epochs, min(epoch) AS first_epoch,
         max(epoch + epochs - 1) AS last_epoch
     FROM coverage GROUP BY program_name
@@ -21,40 +22,58 @@ done AS (
     WHERE complete >= window_begin() AND complete < window_end() AND selection = 'all'
 ),
 by_class AS (
-    SELECT class, count(*) AS tasks, sum(exec_ns) AS exec_ns,
+    SELECT class, CASE WHEN min(selection) <> 'all' THEN '≥ ' ELSE '' END AS least, count(*) AS tasks,
+        sum(exec_ns) AS exec_ns,
         row_number() OVER (ORDER BY sum(exec_ns) DESC NULLS LAST, class) AS place
     FROM tasks WHERE complete >= window_begin() AND complete < window_end() GROUP BY class
 ),
 by_kind AS (
-    SELECT kind, count(*) AS waits, sum(ns) AS ns, row_number() OVER (ORDER BY sum(ns) DESC NULLS LAST, kind) AS place
+    SELECT kind, CASE WHEN min(selection) <> 'all' THEN '≥ ' ELSE '' END AS least, count(*) AS waits,
+        sum(ns) AS ns, row_number() OVER (ORDER BY sum(ns) DESC NULLS LAST, kind) AS place
     FROM waits GROUP BY kind
 ),
 served AS (
     SELECT
-        count(*) AS requests, list(ttft_ns) FILTER (WHERE selection = 'all') AS ttft,
+        count(*) AS requests, min(selection) AS selection, list(ttft_ns) FILTER (WHERE selection = 'all') AS ttft,
         list(per_token_ns) FILTER (WHERE selection = 'all' AND tokens > 1) AS per_token
     FROM requests WHERE state IS NOT NULL
 ),
-stepped AS (SELECT count(*) AS steps, list(ns) FILTER (WHERE told AND selection = 'all') AS lengths FROM steps),
+stepped AS (
+    SELECT count(*) AS steps, min(selection) AS selection, list(ns) FILTER (WHERE told AND selection = 'all') AS lengths
+    FROM steps
+),
 latency AS (
     SELECT
-        s.requests, t.steps,
-        quantile_bounds(s.ttft, 0.5, l.requests / (len(s.ttft) + l.requests)) AS ttft_p50,
-        quantile_bounds(s.ttft, 0.99, l.requests / (len(s.ttft) + l.requests)) AS ttft_p99,
-        quantile_bounds(s.per_token, 0.5, l.requests / (len(s.per_token) + l.requests)) AS per_token_p50,
-        quantile_bounds(t.lengths, 0.5, l.steps / (len(t.lengths) + l.steps)) AS step_p50,
-        quantile_bounds(t.lengths, 0.99, l.steps / (len(t.lengths) + l.steps)) AS step_p99
+        s.requests, t.steps, CASE WHEN s.selection <> 'all' THEN '≥ ' ELSE '' END AS least_requests,
+        CASE WHEN t.selection <> 'all' THEN '≥ ' ELSE '' END AS least_steps,
+        CASE WHEN coalesce(s.selection, 'all') = 'all' THEN quantile_bounds(s.ttft, 0.5, l.requests / (len(s.ttft) + l.requests))
+            ELSE no_population(s.selection) END AS ttft_p50,
+        CASE WHEN coalesce(s.selection, 'all') = 'all' THEN quantile_bounds(s.ttft, 0.99, l.requests / (len(s.ttft) + l.requests))
+            ELSE no_population(s.selection) END AS ttft_p99,
+        CASE WHEN coalesce(s.selection, 'all') = 'all' THEN quantile_bounds(s.per_token, 0.5, l.requests / (len(s.per_token) + l.requests))
+            ELSE no_population(s.selection) END AS per_token_p50,
+        CASE WHEN coalesce(t.selection, 'all') = 'all' THEN quantile_bounds(t.lengths, 0.5, l.steps / (len(t.lengths) + l.steps))
+            ELSE no_population(t.selection) END AS step_p50,
+        CASE WHEN coalesce(t.selection, 'all') = 'all' THEN quantile_bounds(t.lengths, 0.99, l.steps / (len(t.lengths) + l.steps))
+            ELSE no_population(t.selection) END AS step_p99
     FROM lost AS l, served AS s, stepped AS t
 ),
 pointed AS (SELECT *, row_number() OVER (ORDER BY mark) AS place FROM marks),
 facts AS (
-    SELECT 10 AS part, program AS nth, 'selection' AS section, name AS item, selection AS value, NULL AS bounds
-    FROM programs
+    SELECT
+        10 AS part, p.program AS nth, 'selection' AS section, p.name AS item,
+        CASE WHEN p.selection <> 'all' AND e.emitted = 0 THEN 'no rows: maps alone' ELSE p.selection END AS value,
+        NULL AS bounds
+    FROM programs AS p LEFT JOIN eligible AS e ON p.name = e.program_name
     UNION ALL
     SELECT
         20, 0, 'coverage', e.program_name,
         CASE
             WHEN e.open > 0 THEN printf('unknown: %d intervals are open; %d events observed', e.open, e.observed::BIGINT)
+            WHEN e.eligible > 0 AND e.selection <> 'all' THEN printf(
+                '%.2f %%: %d of %d eligible events observed', floor(1e4 * e.observed / e.eligible) / 100,
+                e.observed::BIGINT, e.eligible::BIGINT)
+                || CASE WHEN e.emitted > 0 THEN printf(', %d rows written', e.written::BIGINT) ELSE '' END
             WHEN e.eligible > 0 THEN printf(
                 '%.2f %%: %d of %d eligible events written', floor(1e4 * e.written / e.eligible) / 100,
                 e.written::BIGINT, e.eligible::BIGINT)
@@ -96,9 +115,9 @@ facts AS (
             ELSE printf('%d … %d', d.tasks, d.tasks + l.completes) END, NULL
     FROM done AS d, lost AS l
     UNION ALL
-    SELECT 50, 2, 'work', 'requests', printf('%d', requests), NULL FROM latency
+    SELECT 50, 2, 'work', 'requests', printf('%s%d', least_requests, requests), NULL FROM latency
     UNION ALL
-    SELECT 50, 3, 'work', 'steps', printf('%d', steps), NULL FROM latency
+    SELECT 50, 3, 'work', 'steps', printf('%s%d', least_steps, steps), NULL FROM latency
     UNION ALL
     SELECT 60, 1, 'latency', 'time to first token, p50', NULL, ttft_p50 FROM latency
     UNION ALL
@@ -110,9 +129,10 @@ facts AS (
     UNION ALL
     SELECT 60, 5, 'latency', 'step, p99', NULL, step_p99 FROM latency
     UNION ALL
-    SELECT 70, place, 'classes', class, printf('%d tasks, %.3f ms', tasks, coalesce(exec_ns, 0) / 1e6), NULL
+    SELECT 70, place, 'classes', class, printf('%s%d tasks, %.3f ms', least, tasks, coalesce(exec_ns, 0) / 1e6), NULL
     FROM by_class WHERE place <= 5
     UNION ALL
-    SELECT 80, place, 'waits', kind, printf('%d waits, %.3f ms', waits, coalesce(ns, 0) / 1e6), NULL FROM by_kind
+    SELECT 80, place, 'waits', kind, printf('%s%d waits, %.3f ms', least, waits, coalesce(ns, 0) / 1e6), NULL
+    FROM by_kind
 )
 SELECT section, item, value, bounds FROM facts ORDER BY part, nth, item

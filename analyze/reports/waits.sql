@@ -30,8 +30,10 @@ SELECT
     CASE WHEN c.selection = 'all' THEN count_bounds(c.waits, c.waits + l.resumes)
         ELSE count_bounds(c.waits, NULL) END AS waits,
     c.ns / 1e6 AS wait_ms,
-    counted_bounds(c.lengths, 0.5, l.resumes / (c.lengths[-1].upto + l.resumes)) AS p50,
-    counted_bounds(c.lengths, 0.99, l.resumes / (c.lengths[-1].upto + l.resumes)) AS p99,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.lengths, 0.5, l.resumes / (c.lengths[-1].upto + l.resumes))
+        ELSE no_population(c.selection) END AS p50,
+    CASE WHEN c.selection = 'all' THEN counted_bounds(c.lengths, 0.99, l.resumes / (c.lengths[-1].upto + l.resumes))
+        ELSE no_population(c.selection) END AS p99,
     w.dep AS worst_dep
 FROM lost AS l, counted AS c LEFT JOIN worst AS w
     ON c.kind IS NOT DISTINCT FROM w.kind AND c.class IS NOT DISTINCT FROM w.class

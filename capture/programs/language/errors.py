@@ -60,7 +60,7 @@ def snippet(text: str, at: Position) -> str:
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """'did you mean X?' for the nearest of `known`, else `otherwise`."""
-    close = difflib.get_close_matches(word, list(known), 1, 0.6)
+    close = difflib.get_close_matches(word, list(known), 1, 0.65)
     return f"did you mean {close[0]}?" if close else otherwise
 
 

@@ -145,7 +145,8 @@ class Scope:
             return Problem(at, _LEFT_OUT[name])
         if name in _TODAY:
             return Problem(at, f"there is no field {name}", f"did you mean {_TODAY[name]}?")
-        todo = did_you_mean(name, known)
+        here = [*self.names.coordinates, *(d.name for d in DERIVED.values() if d.everywhere or self.hook in d.hooks)]
+        todo = did_you_mean(name, known, f"of the event there are class, worker, step, task, {listed(here)} and others")
         if not self.names.tables:
             todo = f"{todo} if it is a coordinate: say which trace or segment gives the names".strip()
         return Problem(at, f"there is no field {name}", todo)
