@@ -39,6 +39,8 @@ class Attachments:
         self.live: set[int] = set()
         """ids that run now"""
         self._rows: dict[int, dict[str, Any]] = {}
+        self._standing: set[int] = set()
+        """ids of which it is not known that they have left"""
         self._tables = MapTables()
         self.feedback = Feedback(segment)
         self._number = -1
@@ -64,18 +66,20 @@ class Attachments:
         return not any(line.state == SlotState.LEAVING for line in slots.lines(self.segment))
 
     def _meet(self, line: slots.Line, *, first: bool) -> None:
-        for row in self._rows.values():
-            if row["slot"] == line.slot and row["program"] != line.program and "detached" not in row:
-                row["detached"] = line.since
-                self.live.discard(row["program"])
+        for program in [p for p in self._standing if p != line.program and self._rows[p]["slot"] == line.slot]:
+            self._rows[program]["detached"] = line.since
+            self._standing.discard(program)
+            self.live.discard(program)
         if line.program not in self._rows:
             if first and line.state == SlotState.FREE:
                 return
             self._rows[line.program] = self._row(line)
+            self._standing.add(line.program)
         if line.state == SlotState.ATTACHED:
             self.live.add(line.program)
         else:
             self._rows[line.program]["detached"] = line.until
+            self._standing.discard(line.program)
             self.live.discard(line.program)
 
     def _row(self, line: slots.Line) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Capture:
         parser.add_argument("--quiet", action="store_true", help="no live line")
 
     def run(self, args: argparse.Namespace) -> int:
-        from . import session, target, wanted
+        from . import live_answers, session, target, wanted
         from .segment.reader import SegmentReader
 
         out = self._out(args)
@@ -82,14 +82,26 @@ class Capture:
         try:
             engine.wait_for_segment(120.0, stop.is_set, _note)
             with SegmentReader.open(engine.path, write=True) as segment:
-                programs, notes = wanted.for_engine(segment, args.program, values, limits)
+                programs, queries, notes = wanted.for_engine(segment, args.program, values, limits)
                 for text in notes:
                     _note(text)
                 watched = [(*p, around) for p in wanted.triggers(segment, args.on, limits)]
-                recording = session.Session(
-                    segment, out, force=args.force, max_bytes=args.max_bytes, raw=args.raw, keep_ns=args.keep
-                )
                 line = LiveLine(segment.layout.name)
+
+                def say(text: str) -> None:
+                    line.close()
+                    print(text, end="", flush=True)
+
+                answers = live_answers.LiveAnswers(segment, queries, say, _note)
+                recording = session.Session(
+                    segment,
+                    out,
+                    force=args.force,
+                    max_bytes=args.max_bytes,
+                    raw=args.raw,
+                    keep_ns=args.keep,
+                    answers=answers,
+                )
                 try:
                     recording.attach_all(programs, watched)
                     reason = recording.run(
@@ -100,12 +112,15 @@ class Capture:
                     )
                 finally:
                     line.close()
+                    answers.close()
                     recording.release()
                 last, rolled = recording.progress(), recording.rolled()
         finally:
             engine.end()
             for s, handler in before.items():
                 signal.signal(s, handler)
+        # Only now: whoever reads them slowly holds up nobody, and Ctrl-C leaves the rest unsaid.
+        answers.join()
         return self._report(args, out, reason, last, rolled, stop.is_set())
 
     @staticmethod
@@ -145,7 +160,7 @@ class Capture:
         if rolled.retired:
             _note(f"{rolled.retired:,} raw rows were retired as the window moved on; see the loss table")
         if rolled.marks:
-            _note(f"{rolled.marks:,} marks, {rolled.firings:,} firings of triggers; see the table marks")
+            _note(f"{rolled.marks:,} {'mark' if rolled.marks == 1 else 'marks'}; see the table marks")
         _note(f"look: megascope report overview {out}, or megascope tui {out}")
         if reason in ("died", "failed", "truncated"):
             return Exit.INCOMPLETE

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,9 @@ from .segment.told import HostRingReader
 from .segment.words import Clock, Cursor, Summary
 from .triggers import Triggers
 
+if TYPE_CHECKING:
+    from .live_answers import LiveAnswers
+
 FLUSH_S = 0.1
 """What a SIGKILL may cost: rows gathered since the last flush."""
 STATUS_S = 0.05
@@ -55,8 +58,12 @@ class Session:
         max_bytes: int | None = None,
         raw: bool = True,
         keep_ns: int | None = None,
+        answers: LiveAnswers | None = None,
     ) -> None:
-        """raw: record every exported hook; else no rows but those that programs emit. keep_ns: a rolling recording."""
+        """raw: record every exported hook; else no rows but those that programs emit. keep_ns: a rolling recording.
+
+        answers: where what queries print goes.
+        """
         self.segment = segment
         self.lease = Lease(segment)
         said = manifest(segment) | {"programs": [recorder()] if raw else []}
@@ -67,6 +74,7 @@ class Session:
         self.rings, self.summaries, self.told = RingReader(segment), SummaryReader(segment), HostRingReader(segment)
         self.exports, self.attachments = MapRingReader(segment), Attachments(segment)
         self.accounts = Accounts(segment)
+        self._answers = answers
         self._raw = raw
         self._recorders = [recorder()] if raw else []
         self._held: list[pa.RecordBatch] | None = None
@@ -128,6 +136,8 @@ class Session:
                 self._tell()
             if reason == "died":
                 self._died()
+            elif self._answers is not None:
+                self._answers.end(self._t_seen, whole=reason != "failed")
             self._now()
             self._remember_clock()
             self.marks.close()
@@ -176,6 +186,8 @@ class Session:
 
     def _pass(self) -> bool:
         """Take what there is, at most one copy buffer of rows. Whether there was anything."""
+        if self._answers is not None:
+            self._answers.begin()
         # Summaries first: rows that a closed interval counts were published before it. Exports before the slots: whose
         # they are stood there before they did.
         words, summary_losses = self.summaries.take() if self._taking_summaries else _NOTHING
@@ -185,8 +197,9 @@ class Session:
         if batch.rows.num_rows:
             self.accounts.saw(batch.rows)
             self._t_seen = max(self._t_seen, int(batch.rows["t"].to_numpy().max()))
-            self._append_events(batch.rows)
+            # Triggers first: what they pin must not have left the window because of rows that came with them.
             self._triggers.saw(batch.rows)
+            self._append_events(batch.rows)
         self.marks.step(self._t_seen)
         losses = batch.losses + summary_losses + export_losses
         for found in self.attachments.rows(exported):
@@ -195,6 +208,7 @@ class Session:
             else:
                 self._append_map(*found)
         self.attachments.feedback.step()
+        of_epochs, coverage = words, None
         if len(words) and not self._raw:
             words = words[(words[:, Summary.WHAT] >> 16 & 0xFFFF) != RECORDER]
         if len(words):
@@ -202,6 +216,8 @@ class Session:
             self._append("intervals", intervals)
             self._append("coverage", coverage)
             losses += counted
+        if self._answers is not None:
+            self._answers.saw(exported, of_epochs, coverage)
         told, told_losses = self.told.take()
         for table, rows in told.items():
             columns = [
@@ -275,6 +291,8 @@ class Session:
         if rows is not None:
             self._programs, self._untold = rows, True
             self._triggers.follow(rows)
+            if self._answers is not None:
+                self._answers.follow(rows, self.attachments.programs)
         if self._untold and time.monotonic() >= self._tell_at:
             self._tell()
 
@@ -388,6 +406,9 @@ class Session:
         intervals, coverage = self.accounts.unclosed(self._t_seen, sorted(self.attachments.live), slot_of)
         self._append("intervals", intervals)
         self._append("coverage", coverage)
+        if self._answers is not None:
+            self._answers.saw([], _NOTHING[0], coverage)
+            self._answers.end(self._t_seen, whole=False)
         self.writer.lose("engine_died", max(1, intervals.num_rows), t_end=self._t_seen)
 
     def _now(self) -> None:

@@ -86,7 +86,10 @@ def _constants_of(name: str) -> list[str]:
         text = query_text(name)
     except Usage as e:
         close = difflib.get_close_matches(name, standard.BY_NAME, 1)
-        raise Usage(e.what, "there is no such file, and it is no query", f"did you mean {close[0]}?") if close else e
+        if not close:
+            raise
+        todo = f"did you mean {close[0]}?"
+        raise Usage(e.what, "there is no such file, and it is no query", todo) from None
     return of_query(text) if text is not None else of_object(Path(name))
 
 
@@ -106,21 +109,25 @@ def _check(constants: Mapping[str, str], known: Collection[str]) -> None:
 
 def for_engine(
     segment: SegmentReader, names: Sequence[str], constants: Mapping[str, str], limits: Limits
-) -> tuple[Wanted, list[str]]:
+) -> tuple[Wanted, dict[str, Query], list[str]]:
     """What a recording of an engine attaches: the standard monitors, unless `none` is among the names, and the others.
 
-    Standard monitors that the engine cannot run, or that run already, are left out, with a note. Raises as `load`.
+    Beside it, those of them that are queries, by name. Standard monitors that the engine cannot run, or that run
+    already, are left out, with a note. Raises as `load`.
     """
     asked = [n for n in names if n != NONE]
     gone = segment.status().text not in ("running", "starting")
     if gone and not names:
         # What it has left in its segment is recorded all the same.
-        return [], [f"no program is attached: the engine has {segment.status().text}"]
+        return [], {}, [f"no program is attached: the engine has {segment.status().text}"]
     if NONE not in names:
         asked = [ALL, *asked]
     there = {r.name for r in attaching.running(segment)}
     exported = segment.layout.exported if slots.can_attach(segment) else 0
-    return fitting(load(asked, constants, limits, tables_of_segment(segment)), exported, there)
+    # Requests come and go: the query is compiled twice, from the same tables.
+    tables = tables_of_segment(segment)
+    fit, notes = fitting(load(asked, constants, limits, tables), exported, there)
+    return fit, queries(fit, constants, tables), notes
 
 
 def triggers(segment: SegmentReader, texts: Sequence[str], limits: Limits) -> Wanted:

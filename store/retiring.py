@@ -26,7 +26,8 @@ _GRAIN_MOST_NS = 10 * 10**9
 class Retirer:
     """Keeps the last `keep_ns` of device time, and what is pinned. Its methods may be called by any thread.
 
-    What is pinned stays until the end. Pinned parts may take half of `max_bytes`: when they do, nothing more is pinned.
+    What is pinned stays until the end. Pinned parts may take three eighths of `max_bytes`: then nothing
+    more is pinned.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class Retirer:
         self.grain_ns = max(min(keep_ns // 16, _GRAIN_MOST_NS), keep_ns // 256, 1)
         """Device time that a part should span, so that little more than the window is kept."""
         self.grain_bytes = None if max_bytes is None else max(max_bytes // 32, 1)
-        self._limit = None if max_bytes is None else max_bytes * 3 // 4
-        self._pinned_most = None if max_bytes is None else max_bytes // 2
+        # Below where the gate of raw rows closes (7/8), and where it opens again (3/4).
+        self._limit = None if max_bytes is None else max_bytes * 5 // 8
+        self._pinned_most = None if max_bytes is None else max_bytes * 3 // 8
         self._deciding, self._stepping = threading.Lock(), threading.Lock()
         self._pins = Pins()
         self._horizon = self._newest = _NEVER

@@ -320,13 +320,14 @@ class TraceWriter:
         writer = self._spool[stream]
         if writer.rows == 0:
             self._began[stream] = time.monotonic()
-            self._times = _NO_TIMES
+            if stream == EVENTS.name:
+                self._times = _NO_TIMES
         writer.write(batch)
         if stream == EVENTS.name and self._retirer is not None:
             t = batch.column(_T).to_numpy()
             self._times = min(self._times[0], int(t.min())), max(self._times[1], int(t.max()))
         self.rows[stream] += batch.num_rows
-        if writer.full or self._is_due(stream):
+        if writer.full or (self._retirer is not None and self._is_due(stream)):
             self._rotate(stream)
 
     def _is_due(self, stream: str) -> bool:

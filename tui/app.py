@@ -147,7 +147,8 @@ class Megascope(App[None]):
     def on_arrived(self, message: Arrived) -> None:
         """Hand an answer to the screen that asked, unless that has asked for something else since."""
         posted = message.posted
-        if not message.database.is_current(posted):
+        # When the app ends, answers may come after the last screen has gone.
+        if not self.screen_stack or not message.database.is_current(posted):
             return
         if not isinstance(posted, Answer) and posted.defect is not None:
             raise posted.defect

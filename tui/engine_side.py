@@ -27,9 +27,10 @@ TABLES_S = 2.0
 class Looked(Message):
     """A look at a live engine is done: its programs, or why there are none to see."""
 
-    def __init__(self, segment: Path, found: control.Found, watched: control.Watched | None, error: str) -> None:
+    def __init__(self, found: control.Found, watched: control.Watched | None, error: str, changes: int) -> None:
+        """changes: how many changes had been asked for when it began."""
         super().__init__()
-        self.segment, self.found, self.watched, self.error = segment, found, watched, error
+        self.found, self.watched, self.error, self.changes = found, watched, error, changes
 
 
 class Engine(Message):
@@ -81,13 +82,13 @@ class EngineSide:
         self._recorder: MapRecorder | None = None
         self._folder: Path | None = None
 
-    def look(self, segment: Path) -> Looked:
+    def look(self, segment: Path, changes: int) -> Looked:
         """The programs of an engine."""
         found = control.look(segment)
         try:
-            return Looked(segment, found, control.programs(segment), found.problem)
+            return Looked(found, control.programs(segment), found.problem, changes)
         except MegascopeError as error:
-            return Looked(segment, found, None, str(error))
+            return Looked(found, None, str(error), changes)
 
     def find(self, pid: int) -> Engine:
         """The engine of a process."""

@@ -130,7 +130,8 @@ class MapPane(Vertical):
         rows, chart = self.query_one("#map", Rows), self.query_one("#chart", Static)
         charted = self.is_histogram and bool(self._held and self._held.buckets)
         chart.display = charted and (wide or self._shows_chart)
-        rows.display = wide or not chart.display
+        # Not hidden: it keeps the focus, and its keys choose what the histogram is of.
+        rows.styles.width = "1fr" if wide or not chart.display else 0
         self.query_one("#map-line", Static).update(self._line())
         if chart.display:
             # It is laid out when it is known that it is shown, and drawn for its size.

@@ -78,9 +78,11 @@ def question(info: MapInfo, program: int, what: str, span: str) -> str:
         return fill(_STATE, **given, values=Clause(", ".join(f'"{v}"' for v in info.values)))
     how = what if what in ("min", "max") else "sum"
     values = ", ".join(f'{how}("{v}")::BIGINT AS "{v}"' for v in info.values)
-    order = f'"{info.values[0]}" DESC' if info.values and what not in ("rows", "lhist") else keys
+    order = keys
     if what == "rows":
-        order = f'"{info.keys[0]}" DESC'
+        order = f'"{info.keys[0]}" DESC, {keys}'
+    elif info.values and what != "lhist":
+        order = f'"{info.values[0]}" DESC, {keys}'
     return fill(_NUMBERS, **given, values=Clause(values), order=Clause(order))
 
 

@@ -95,6 +95,7 @@ class Monitors(Watching):
     def on_changed(self, message: Changed) -> None:
         """A program came or went, or could not."""
         self._changing = ""
+        self._changes += 1
         self._wanted = message.name
         self.say(message.told, error=message.error)
         if message.name:

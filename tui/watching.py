@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,12 +40,16 @@ class Watching(Workbench):
         self._replayed: dict[str, Program] = {}
         self._maps: tuple[MapInfo, ...] = ()
         self._replayed_maps: dict[str, tuple[MapInfo, ...]] = {}
+        self._met: dict[int, Program] = {}
+        """programs that the engine was seen to run"""
         self._full: dict[str, int] = {}
         self._spent: dict[int, float] = {}
         self._known: dict[str, control.Judged | None] = {}
         self._programs: tuple[Program, ...] = ()
         self._looked: Looked | None = None
         self._looking = False
+        self._changes = 0
+        """programs attached and detached from here, done or not"""
         self._wanted = ""
         """name of the program that the cursor is to stand on as soon as it is there"""
 
@@ -146,6 +150,10 @@ class Watching(Workbench):
     def on_looked(self, message: Looked) -> None:
         """A look at the engine is done."""
         self._looking = False
+        if message.changes != self._changes:
+            # What it saw may be of before the change.
+            self._look()
+            return
         self._looked = message
         self._refresh()
 
@@ -178,7 +186,7 @@ class Watching(Workbench):
         segment = self.bench.source.segment
         if segment is not None and self.is_current and not self._looking:
             self._looking = True
-            self._do("look", partial(self._engine.look, segment))
+            self._do("look", partial(self._engine.look, segment, self._changes))
 
     def _do(self, group: str, work: Callable[[], Message]) -> None:
         """Do what blocks on a thread of its own; its message comes back."""
@@ -208,7 +216,7 @@ class Watching(Workbench):
         rows, before = self.query_one("#programs", Rows), self._program
         watched = self._looked.watched if self._looked is not None else None
         running = [attached.of_engine(r) for r in watched.programs] if watched is not None and self._live else None
-        together = attached.together(self._recorded, running, recording=self._growing)
+        together = attached.together(self._with_gone(running), running, recording=self._growing)
         programs = [*reversed(self._replayed.values()), *together]
         self._learn([p for p in programs if p.hash and p.hash not in self._known])
         self._programs = tuple(self._filled(p) for p in programs)
@@ -224,6 +232,12 @@ class Watching(Workbench):
         self._tell_program()
         if again or moved:
             self._ask_map()
+
+    def _with_gone(self, running: Sequence[Program] | None) -> list[Program]:
+        """What the trace says, and the programs that ran a moment ago, of which it may not tell yet."""
+        self._met |= {p.program: p for p in running or ()}
+        told = {p.program for p in (*self._recorded, *(running or ()))}
+        return [*self._recorded, *(replace(p, state="detached") for p in self._met.values() if p.program not in told)]
 
     def _filled(self, p: Program) -> Program:
         judged = self._known.get(p.hash)

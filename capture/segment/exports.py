@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...store.errors import Refused
+from ..programs import histogram
+from ..programs.execution import Export
+from ..programs.maps import Map, MapKind
 from . import map_ring
 from .drain import Loss
 from .map_ring import Span
@@ -18,6 +21,36 @@ from .words import Cursor
 I64 = NDArray[np.int64]
 Record = tuple[Span, int, bytes]
 """What for, how many entries, their bytes."""
+MERGED = -1
+"""Worker of an export that was merged over several."""
+
+
+def exports_of(maps: Sequence[Map], records: Iterable[Record]) -> list[Export]:
+    """Records of one program as its execution gave them, but for what was merged; parts of one export are one again.
+
+    Raises ValueError where bytes are no such entries, IndexError for a map that there is not.
+    """
+    parts: dict[Span, list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]] = {}
+    for span, n, body in records:
+        declared = maps[span.map]
+        e = map_ring.entries(declared, n, body)
+        values = e.values
+        if declared.kind == MapKind.HIST:
+            words = np.zeros((n, histogram.WORDS), "<u8")
+            words[:, : histogram.HEAD] = e.head
+            words[np.repeat(np.arange(n), e.buckets.astype(np.int64)), histogram.HEAD + e.bucket] = e.count
+            values = words.view(np.uint8)
+        parts.setdefault(span, []).append((e.keys, values))
+    return [
+        Export(
+            span.map,
+            MERGED if span.worker is None else span.worker,
+            np.concatenate([keys for keys, _ in of]),
+            np.concatenate([values for _, values in of]),
+            span.refused,
+        )
+        for span, of in parts.items()
+    ]
 
 
 class MapRingReader:

@@ -10,6 +10,7 @@ import fcntl
 import os
 import struct
 import time
+from contextlib import suppress
 
 from ...store.errors import MegascopeError
 from .layout import ALL_HOOKS
@@ -47,6 +48,9 @@ class Lease:
         self.segment.poke(self._at(Control.STOP), b"\1")
 
     def release(self) -> None:
+        # Who holds it no more may live on, and is waited for by nobody.
+        with suppress(MegascopeError, OSError):
+            self.segment.poke(self._at(Control.LEASE_PID), bytes(24))
         fcntl.flock(self.segment.fd, fcntl.LOCK_UN)
 
     def _at(self, offset: Control) -> int:

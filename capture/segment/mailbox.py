@@ -28,7 +28,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 class Mailbox:
     """The right to make requests of an engine, from construction to `close`; use it in a with-statement.
 
-    idle: what to do while waiting; who drains the engine goes on draining, or it would never answer. Raises Refused for
+    patience_s: None: PATIENCE_S. idle: what to do while waiting; who drains the engine goes on draining, or it would never answer. Raises Refused for
     an engine that runs no programs, MegascopeError for one that is gone and when somebody else does not let go of it.
     """
 
@@ -36,15 +36,16 @@ class Mailbox:
         self,
         segment: SegmentReader,
         what: str,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         idle: Callable[[], object] = lambda: time.sleep(NAP_S),
     ) -> None:
-        self.segment, self.what, self._patience, self._idle = segment, what, patience_s, idle
+        self.segment, self.what, self._idle = segment, what, idle
+        self._patience = PATIENCE_S if patience_s is None else patience_s
         if not slots.can_attach(segment):
             raise Refused(what, f"engine {segment.layout.name} runs no programs", "restart it with room for them")
         if self._gone():
             raise MegascopeError(what, self._silence(), _STATE)
-        self._until = time.monotonic() + patience_s
+        self._until = time.monotonic() + self._patience
         while not self._lock(fcntl.F_WRLCK):
             self._nap("another process is attaching or detaching and does not end")
 

@@ -106,12 +106,11 @@ class Run:
         self.book.failing = failing
 
     def pin(self, begin: int, end: int) -> None:
-        horizon = self.book.content[retention.KEY]["horizon"]
+        horizon = self.retirer._horizon
         told = self.retirer.pin(begin, end)
         if told is not None:
             assert told[1] == end
-            assert told[0] >= begin
-            assert told[0] == begin or (horizon is not None and told[0] > begin)
+            assert told[0] == max(begin, horizon)
             self.promised.append(told)
 
     def step(self) -> None:
@@ -148,7 +147,7 @@ PIN = st.tuples(st.just("pin"), st.integers(-600, 100), st.integers(0, 500))
 STEP, FULL = st.tuples(st.just("step")), st.tuples(st.just("full"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.none() | st.integers(500, 20_000), st.lists(st.one_of(PART, PART, PIN, STEP, FULL), max_size=40))
 def test_whatever_comes_what_is_pinned_stays(budget: int | None, acts: list[tuple[Any, ...]]) -> None:
     run, t = Run(budget), 5000
@@ -169,7 +168,7 @@ def test_whatever_comes_what_is_pinned_stays(budget: int | None, acts: list[tupl
     run.step()
     if budget is not None:
         pinned = sum(s.bytes for s in retention.steps_of(run.book.content) if run.retirer._pins.touches(s.low, s.high))
-        assert run.bytes <= max(budget * 3 // 4, pinned), "the budget was not kept, and not for pins"
+        assert run.bytes <= max(budget * 5 // 8, pinned), "the budget was not kept, and not for pins"
     run.retirer.finish()
     run.check()
     assert [tuple(p) for p in run.book.content[retention.KEY]["pins"]] == list(run.retirer._pins) or not run.rows

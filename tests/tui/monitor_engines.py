@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tui_recordings import HOST, SMALL
 
-from megascope.capture import attaching
+from megascope.capture import attaching, session
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
 from megascope.capture.engines.host.segment_sink import SegmentSink
@@ -25,7 +25,8 @@ from megascope.capture.session import Session
 
 PATIENCE_S = 60.0
 STEPS = 30
-ENDLESS = SMALL + ",workers=4,steps=0"
+ENDLESS = SMALL + ",workers=4,steps=0,pace=0.02"
+"""Slow, so that it leaves the processor to who looks at it."""
 FULL = "map @few[of_class] size 3; complete { @few[class] = count(); @took[class] = max(exec_ns); }"
 WAITS = "resume /wait_ns > 1us/ { @waits[dep_class, class] = hist(wait_ns); @all = stats(wait_ns); }"
 Asked = Sequence[tuple[Program, Limits]]
@@ -56,13 +57,14 @@ def standing(folder: Path, *, programs: bool = True) -> Iterator[Standing]:
             (query(FULL, "busy", made), Limits(instructions=8_000)),
         )
     path, out = folder / "standing.mseg", folder / "standing.mscope"
+    quiet = session.QUIET_S
     leave, stands, failed = threading.Event(), threading.Event(), list[BaseException]()
 
     def stop() -> bool:
         if made.step < STEPS:
             return False
         # Virtual time stands, and whoever asks is answered.
-        while not leave.wait(0.01):
+        while not leave.wait(0.1 if stands.is_set() else 0.0):
             assert made._monitors is not None
             made._monitors.publish()
             stands.set()
@@ -92,8 +94,11 @@ def standing(folder: Path, *, programs: bool = True) -> Iterator[Standing]:
                 recorder.start()
                 assert stands.wait(PATIENCE_S)
                 _come_to_rest(recording)
+                # An idle process is what the pilot waits for before it looks.
+                session.QUIET_S = 0.3
                 yield Standing(path, out)
             finally:
+                session.QUIET_S = quiet
                 leave.set()
                 if not recorder.ident:
                     recorder.start()

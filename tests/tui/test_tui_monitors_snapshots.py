@@ -74,7 +74,7 @@ async def test_a_live_engine_with_two_programs(
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_segment_that_nobody_follows(standing: Standing, size: str, tmp_path: Path) -> None:
+async def test_a_segment_that_nobody_follows(standing: Standing, size: str) -> None:
     """Without the trace the engine says who runs; what maps hold is told to its recorder alone."""
     async with opened(segment=standing.segment, size=SIZES[size]) as bench:
         await bench.press("7")

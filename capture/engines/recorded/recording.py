@@ -108,7 +108,11 @@ class Recording:
         order = np.nonzero(mine)[0][np.argsort(c["t_end"][mine], kind="stable")]
         self._ends, self._hook = c["t_end"][order], c["hook"][order].astype(np.int64)
         self._worker, self._rank_of_row = worker[order], rank[order]
-        self._eligible = coverage["eligible"].to_numpy()[order]
+        eligible = coverage["eligible"].to_numpy()
+        if self.population.selection != "all":
+            # What a sample left out on purpose is not missing; of what its program never saw, all might be of it.
+            eligible = eligible - coverage["observed"].to_numpy() + coverage["emitted"].to_numpy()
+        self._eligible = eligible[order]
         missing: I64 = np.sum([coverage[n].to_numpy() for n in _MISSING], axis=0, dtype=np.int64)
         self._missing = missing[order]
         self._at = 0

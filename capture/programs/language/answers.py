@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class Answers:
     def __init__(self, query: Query) -> None:
         self.query = query
         self._refused: dict[tuple[str, int], int] = {}
+        self._counted = np.zeros(5, np.int64)
+        self._cleared: dict[str, NDArray[np.int64]] = {}
         self._maps: list[Map] = list(query.program.maps)
         self._what = {a.map: a.what for a in query.answers}
         self._values: dict[str, dict[Key, Words]] = {name: {} for name in self._what}
@@ -66,8 +68,17 @@ class Answers:
         else:
             into[key] = into[key] + words
 
+    def count(self, counts: Sequence[int]) -> None:
+        """Events of a further stretch of time: eligible, observed, throttled, lost and faulted."""
+        self._counted = self._counted + np.array(counts, np.int64)
+
+    def coverage(self, name: str | None = None) -> tuple[int, ...]:
+        """The events that a map may tell of, as in `count`, since it was last cleared; None: all."""
+        return tuple((self._counted - self._cleared.get(name or "", 0)).tolist())
+
     def clear(self, name: str) -> None:
         """Forget a map's values, and what it refused."""
+        self._cleared[name] = self._counted
         self._values[name].clear()
         self._refused = {k: n for k, n in self._refused.items() if k[0] != name}
 

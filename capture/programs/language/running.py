@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..execution import Export
 from . import printing
 from .answers import Answers
-from .query import HostClause, Query
+from .query import Clear, HostClause, Print, Query
+
+_MISSING = ("throttled", "lost", "faulted")
 
 
 class HostSide:
@@ -21,6 +23,8 @@ class HostSide:
         self.query = query
         self.answers = Answers(query)
         self._due: dict[int, int] = {}
+        self._partial: dict[tuple[int, ...], dict[str, None]] = {}
+        """what was printed, by the counts of the events that it is of"""
 
     def begin(self, t: int) -> str:
         """The query is attached at t, ns."""
@@ -29,22 +33,54 @@ class HostSide:
         }
         return self._all("begin")
 
+    def counted(self, counts: Sequence[int]) -> None:
+        """Events of a stretch of time that is closed next: eligible, observed, throttled, lost and faulted."""
+        self.answers.count(counts)
+
+    def take_notes(self) -> list[str]:
+        """What is to be said of what was printed since the last call: of how many events it is, where not of all."""
+        partial, self._partial = self._partial, {}
+        out = []
+        for (eligible, observed, *missing), what in partial.items():
+            why = ", ".join(f"{name} {n:,}" for name, n in zip(_MISSING, missing, strict=True) if n)
+            whose = ", ".join(what) or "it"
+            out.append(f"{self.query.name}: {whose} saw {observed:,} of {eligible:,} events: {why}")
+        return out
+
     def closed(self, exports: Iterable[Export], t_end: int, state: Iterable[Export] = ()) -> str:
         """An epoch that ends at t_end has closed on every worker. state: what maps that keep state hold, if known."""
         self.answers.add(exports)
         self.answers.add(state)
-        out = [printing.rows(self.answers, spec) for spec in self.query.rows]
+        out = []
+        for spec in self.query.rows:
+            of = self.answers.coverage(spec.map)
+            out.append(printing.rows(self.answers, spec))
+            if out[-1]:
+                self._cover("printf", of)
         for i, due in self._due.items():
             if t_end >= due:
                 clause = self.query.host[i]
-                out.append(printing.acted(clause, self.answers))
+                out.append(self._acted(clause))
                 self._due[i] = (t_end // clause.period_ns + 1) * clause.period_ns
         return "".join(out)
 
     def end(self) -> str:
         """The query is detached: all epochs have closed."""
-        return self._all("end")
+        out = self._all("end")
+        self._cover("", self.answers.coverage())
+        return out
 
     def _all(self, when: str) -> str:
         clauses: list[HostClause] = [c for c in self.query.host if c.when == when]
-        return "".join(printing.acted(c, self.answers) for c in clauses)
+        return "".join(map(self._acted, clauses))
+
+    def _acted(self, clause: HostClause) -> str:
+        for s in clause.statements:
+            if not isinstance(s, Clear):
+                for name in [s.map] if isinstance(s, Print) else [a for a in s.args if isinstance(a, str)]:
+                    self._cover(f"@{name}", self.answers.coverage(name))
+        return printing.acted(clause, self.answers)
+
+    def _cover(self, what: str, counts: tuple[int, ...]) -> None:
+        if any(counts[-len(_MISSING) :]):
+            self._partial.setdefault(counts, {}).update({what: None} if what else {})

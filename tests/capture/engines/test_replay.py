@@ -36,11 +36,18 @@ from megascope.store.trace import Trace, TraceWriter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
 from query_runs import arrow
+from query_session import sample_tables
 from query_texts import queries as random_queries
+from test_query_docs import EXAMPLES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "face"))
+from page import asked_of
 
 ALL_HOOKS = sum(1 << h.id for h in HOOK_BY_NAME.values())
 OBJECTS = Path(__file__).resolve().parents[1] / "programs" / "objects"
 SLOW = {"threshold_ns": "2us"}
+DOCUMENTED_RUN = "steps=40,ranks=2,workers=8,layers=2,experts=8,top_k=2,slots=6,epoch_ms=10"
+"""As sample_traces/host.mscope."""
 SHORT = ",epoch_ms=0.5,jitter=0.3"
 
 
@@ -97,6 +104,35 @@ def test_replay_tells_what_live_told(name: str, tmp_path: Path) -> None:
     if any(p.name in ("slow_tasks", "class_latency", "q1") for p, _ in programs):
         assert emitted(live)
     assert not check(again).findings
+
+
+def _documented() -> Programs:
+    """Every example of docs/query.md and docs/ask.md, with the names of the run of which the pages tell."""
+    programs: list[tuple[Program, Limits]] = []
+    for text in dict.fromkeys([*(query for query, _ in EXAMPLES), *asked_of("ranks")]):
+        query = compile_query(text, sample_tables(), name=f"q{len(programs)}")
+        programs.append((dataclasses.replace(query.program, feedback=query.feedback), Limits()))
+    return programs
+
+
+def test_every_example_tells_over_a_recording_what_it_told_live(tmp_path: Path) -> None:
+    documented = _documented()
+    assert len(documented) > 35
+    # What depends on engine-wide values is late live, and not over a recording: only their maps are the same.
+    fed = [p for p in documented if p[0].feedback]
+    rest = [p for p in documented if not p[0].feedback]
+    assert len(fed) >= 2
+    for number, programs in enumerate([rest[:20], rest[20:], fed]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        live = record(folder, DOCUMENTED_RUN, programs)
+        again = replay(live, folder / "replay.mscope", programs)
+        told = maps(live)
+        assert maps(again) == told
+        assert any(told.values())
+        if programs is not fed:
+            assert coverage(again, ids(programs)) == coverage(live, ids(programs))
+            assert emitted(again) == emitted(live)
 
 
 @pytest.mark.slow
