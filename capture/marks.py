@@ -74,7 +74,7 @@ class Marks:
         self._open: dict[int, _Open] = {}
         """by program"""
         self._ahead: list[Mark] = []
-        """notes that keep rows which have not all come yet"""
+        """others that keep rows which have not all come yet"""
         self.count = self.firings = 0
         """marks, and firings of triggers, so far"""
         self._unnamed = 0
@@ -92,6 +92,7 @@ class Marks:
         if of is None or not of.takes(begin, end, held):
             if of is not None:
                 self._tell_of(of)
+                self._ahead.append(of.mark)
             now = time.monotonic()
             of = _Open(self._new(first, "trigger", name, program, firings, held), begin, end, now, now, grown=True)
             self._open[program] = of

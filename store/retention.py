@@ -29,7 +29,7 @@ PINS_MOST = 4096
 
 
 class Pins:
-    """Stretches of device time [begin, end] in ns, both inclusive, that overlap nowhere: what touches is one."""
+    """Stretches of device time [begin, end] in ns, both inclusive, with something between them: what touches is one."""
 
     def __init__(self, some: Iterable[Sequence[int]] = ()) -> None:
         self._begins: list[int] = []
@@ -45,7 +45,7 @@ class Pins:
 
     def add(self, begin: int, end: int) -> None:
         """Pin [begin, end] too."""
-        first, after = bisect_left(self._ends, begin), bisect_right(self._begins, end)
+        first, after = bisect_left(self._ends, begin - 1), bisect_right(self._begins, end + 1)
         if first < after:
             begin, end = min(begin, self._begins[first]), max(end, self._ends[after - 1])
         self._begins[first:after], self._ends[first:after] = [begin], [end]

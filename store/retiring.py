@@ -21,6 +21,8 @@ from .retention import Pins, Plan, Step
 
 _NEVER, _MOST = -(1 << 62), 1 << 62
 _GRAIN_MOST_NS = 10 * 10**9
+_GRAIN_LEAST_S = 0.1
+"""No parts are made faster than that, however short the window is in the engine's time."""
 
 
 class Retirer:
@@ -42,9 +44,8 @@ class Retirer:
         """`used`: bytes that the trace takes, or will have taken when everything is derived."""
         self._folder, self._manifest, self._ledger, self._used = folder, manifest, ledger, used
         self.keep_ns = keep_ns
-        self.grain_ns = max(min(keep_ns // 16, _GRAIN_MOST_NS), keep_ns // 256, 1)
-        """Device time that a part should span, so that little more than the window is kept."""
-        self.grain_bytes = None if max_bytes is None else max(max_bytes // 32, 1)
+        self._grain_ns = max(min(keep_ns // 16, _GRAIN_MOST_NS), keep_ns // 256, 1)
+        self._grain_bytes = None if max_bytes is None else max(max_bytes // 32, 1)
         # Below where the gate of raw rows closes (7/8), and where it opens again (3/4).
         self._limit = None if max_bytes is None else max_bytes * 5 // 8
         self._pinned_most = None if max_bytes is None else max_bytes * 3 // 8
@@ -63,10 +64,19 @@ class Retirer:
         """The latest device time that rows have had, those from an impossible future left out; None before any."""
         return None if self._newest == _NEVER else self._newest
 
+    def ends_part(self, size: int, age_s: float, span_ns: int) -> bool:
+        """Whether a spool file of so many bytes, begun so long ago, whose rows span so much device time is long enough.
+
+        Parts are short, so that little more than the window is kept, and a small budget holds many.
+        """
+        if self._grain_bytes is not None and size >= self._grain_bytes:
+            return True
+        return age_s >= _GRAIN_LEAST_S and span_ns >= self._grain_ns
+
     def saw(self, t: NDArray[np.int64] | NDArray[np.uint64]) -> None:
         """Rows have come with these device times."""
         # One row with a broken time must not move the window past everything: it does not have the median on its side.
-        until = max(self._newest, int(np.partition(t, len(t) // 2)[len(t) // 2])) + self.grain_ns
+        until = max(self._newest, int(np.partition(t, len(t) // 2)[len(t) // 2])) + self._grain_ns
         self._newest = min(max(self._newest, int(t[t <= until].max(initial=0))), _MOST)
 
     def pin(self, begin: int, end: int) -> tuple[int, int] | None:

@@ -30,8 +30,6 @@ ROTATE_LEAST_ROWS = 1 << 16
 """A spool file is finished after a second once it has this many rows; a slow engine gets few files, not many."""
 
 _UNWRITTEN_MOST = 1 << 20
-_GRAIN_LEAST_S = 0.1
-"""A rolling recording makes no parts faster than that, however short its window is in the engine's time."""
 _MAKE_ROOM_S = 0.1
 _NO_TIMES = (1 << 64, -1)
 _T = RING_ROW.names.index("t")
@@ -335,10 +333,7 @@ class TraceWriter:
         writer, age = self._spool[stream], time.monotonic() - self._began[stream]
         if stream != EVENTS.name or self._retirer is None:
             return age >= ROTATE_S and writer.rows >= ROTATE_LEAST_ROWS
-        r = self._retirer
-        if r.grain_bytes is not None and writer.size >= r.grain_bytes:
-            return True
-        return writer.rows > 0 and age >= _GRAIN_LEAST_S and self._times[1] - self._times[0] >= r.grain_ns
+        return writer.rows > 0 and self._retirer.ends_part(writer.size, age, self._times[1] - self._times[0])
 
     def _lose_stretch(self, s: Stretch) -> None:
         self.lose(s.kind, s.count, t_begin=s.t_begin, t_end=s.t_end, detail="raw rows dropped, summaries kept")

@@ -20,7 +20,7 @@ import pytest
 from made_traces import GIVEN, all_events, expected_keys, keys, record, ring_rows, summaries
 from test_trace_crash_points import STEPS, in_child
 
-from megascope.store import budget, manifest, retention, seal, writer
+from megascope.store import budget, manifest, retention, retiring, seal
 from megascope.store.check import check, repair
 from megascope.store.errors import MegascopeError
 from megascope.store.retiring import Retirer
@@ -45,7 +45,7 @@ def workers_table() -> pa.Table:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts as short as the window asks for, however fast the rows come."""
-    monkeypatch.setattr(writer, "_GRAIN_LEAST_S", 0.0)
+    monkeypatch.setattr(retiring, "_GRAIN_LEAST_S", 0.0)
 
 
 def begin(path: Path, rows: int, **options: Any) -> TraceWriter:

@@ -13,7 +13,7 @@ from typing import Any
 
 import monitor_engines
 import pytest
-from textual.pilot import Pilot
+from textual import events
 from tui_driver import PATIENCE_S, Driven, opened
 
 from megascope.analyze.session import Session
@@ -80,8 +80,12 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
-async def type_query(pilot: Pilot[Any], text: str) -> None:
-    await pilot.press("slash", *(_KEYS.get(c, c) for c in text))
+async def type_query(bench: Driven, text: str) -> None:
+    """Key by key, without waiting after each until the process is idle."""
+    await bench.pilot.press("slash")
+    for c in text:
+        bench.widget(QueryLine).post_message(events.Key(_KEYS.get(c, c), c))
+    await until(bench, lambda: bench.widget(QueryLine).value == text)
 
 
 async def until(bench: Driven, holds: Callable[[], bool]) -> None:
@@ -111,7 +115,7 @@ async def test_a_query_is_typed_attached_followed_replaced_and_detached(
             await bench.pilot.press("7")
             # The recording says of whom it is, and the engine is found.
             await bench.until("no program is attached; / asks")
-            await type_query(bench.pilot, COUNTS)
+            await type_query(bench, COUNTS)
             await bench.until("accepted · simt")
             await bench.until("@n count, ")
             await bench.pilot.press("enter")
@@ -203,7 +207,7 @@ async def test_over_a_recording_a_query_is_replayed(host: Path, threads: set[str
     async with opened(host, size=(120, 40)) as bench:
         await bench.pilot.press("7")
         await bench.until("/ asks the recording")
-        await type_query(bench.pilot, COUNTS)
+        await type_query(bench, COUNTS)
         # Before the verdict is there: Enter waits for it.
         await bench.pilot.press("enter")
         await bench.until("replayed query over")

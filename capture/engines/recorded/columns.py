@@ -21,6 +21,8 @@ Place = tuple[Path | None, int]
 """A part and the number of a row group in it; None: the tail, which is one."""
 HELD = 64
 """Decoded row groups that are kept; beyond, those used longest ago are decoded again when they are asked for."""
+WHOLE = 4
+"""Row groups of which all columns are kept: an epoch's rows stand in those of a part or two, and many epochs in one."""
 TIMED = sum(1 << h.id for h in HOOKS if h.since)
 _IS_TIMED = np.array([bool(TIMED >> h & 1) for h in range(HOOK_SLOTS)])
 _ALWAYS = frozenset({"hook", "worker", "t"})
@@ -43,6 +45,7 @@ class Decoder:
         self._bit = 1 << recording.population.bit
         self._stored = stored + ["by"] * (not recording.population.alone)
         self._held: OrderedDict[Place, Columns] = OrderedDict()
+        self._whole: OrderedDict[Place, pa.Table] = OrderedDict()
         self._open: tuple[Path, pq.ParquetFile] | None = None
 
     def row_groups(self, part: Path | None) -> list[int]:
@@ -64,7 +67,13 @@ class Decoder:
 
     def ring_rows(self, place: Place, rows: NDArray[np.int64]) -> pa.RecordBatch:
         """Some rows of a row group as they stood in the event ring."""
-        stored = self._read(place, list(EVENTS.names)).take(rows)
+        whole = self._whole.pop(place, None)
+        if whole is None:
+            whole = self._read(place, list(EVENTS.names))
+            if len(self._whole) >= WHOLE:
+                self._whole.popitem(last=False)
+        self._whole[place] = whole
+        stored = whole.take(rows)
         columns: Columns = {n: _numpy(stored, n) for n in RING_ROW.names if n != "aux"}
         columns["aux"] = _aux(stored, columns["t"], columns["hook"])
         arrays = [pa.array(columns[c.name].astype(RING_ROW.dtype[c.name])) for c in RING_ROW]
@@ -72,6 +81,7 @@ class Decoder:
 
     def close(self) -> None:
         self._held.clear()
+        self._whole.clear()
         self._close_file()
 
     def _file(self, part: Path) -> pq.ParquetFile:
