@@ -20,8 +20,8 @@ from .capture.programs.verbs import constants
 from .store.errors import Exit, Usage
 
 if TYPE_CHECKING:
-    from .capture.engines.recorded.recording import Recording
     from .analyze.session import Session
+    from .capture.engines.recorded.recording import Recording
     from .capture.engines.recorded.replay import Progress, Replay
 
 TABLE_ROWS = 40
@@ -35,8 +35,8 @@ class ReplayVerb:
     """Run programs over a recorded trace, as if they had been attached then.
 
     P is the name of a standard monitor (or `standard`: all of them), an object of clang's, or a query. With -o, a trace
-    is written that reports, SQL and the screen read like any other. Without, what a query prints is printed, and of other
-    programs what their maps held.
+    is written that reports, SQL and the screen read like any other. Without, what a query prints is printed, and
+    of other programs what their maps held.
 
     Where TRACE has every event, the answer is to the bit what the program would have told live. What the recording lost
     is lost here too, and counted. Rows that a program chose to emit are no population: a trace that has only those is

@@ -185,7 +185,7 @@ def test_escalated_rows_are_no_distribution(tmp_path: Path) -> None:
             assert row["tasks"]["low"] > 0
             assert row["tasks"]["high"] is None
             for name in ("exec_p50", "exec_p90", "exec_p99", "queue_p50", "queue_p99"):
-                assert (row[name]["refused"], row[name]["low"]) == ("nothing was observed", None)
+                assert (row[name]["refused"], row[name]["low"]) == ("escalated(slow) is no population", None)
         assert any("rows are no population" in line for line in classes.lines)
         for row in ask(session, "waits").rows.to_pylist():
             assert row["p50"]["refused"]

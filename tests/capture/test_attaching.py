@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from megascope.capture import attaching, control
+from megascope.capture import attaching, control, wanted
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
 from megascope.capture.engines.host.segment_sink import SegmentSink
@@ -267,6 +267,25 @@ def test_an_engine_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
         writer.end(1, 0)
         with pytest.raises(MegascopeError, match="the engine has ended"):
             control.attach(path, HIST, query=True)
+        with pytest.raises(
+            MegascopeError, match="cannot detach lat: the engine has ended; megascope ls shows its state"
+        ):
+            control.detach(path, "lat")
+        # What it has left is recorded all the same.
+        with SegmentReader.open(path, write=True) as segment:
+            assert wanted.for_engine(segment, [], {}, Limits())[0] == []
+            assert wanted.for_engine(segment, [], {}, Limits())[-1] == ["no program is attached: the engine has ended"]
+
+
+def test_constants_go_to_the_programs_that_have_them() -> None:
+    one, other = (f"const {n} = 1us; complete /exec_ns > {n}/ {{ @n = count(); }}" for n in ("low", "high"))
+    values = {"low": "2us", "high": "3us", "threshold_ns": "4us"}
+    found = {p.name: p for p, _ in wanted.load(["slow_tasks", one, other], values, Limits())}
+    assert found["query"] == load(one, low="2us")
+    assert found["query_2"].insns == load(other, high="3us").insns
+    assert any(m.initial == (4_000).to_bytes(8, "little") for m in found["slow_tasks"].maps)
+    with pytest.raises(Usage, match="no program has a constant hihg; did you mean high"):
+        wanted.load([one, other], {"hihg": "1"}, Limits())
 
 
 CHANGES = 300

@@ -82,7 +82,9 @@ class Shell:
     def _start(self, words: list[str]) -> None:
         with self._here():
             quiet = subprocess.DEVNULL
-            self.running.append(subprocess.Popen([sys.executable, "-m", "megascope", *words], stdout=quiet, stderr=quiet))
+            self.running.append(
+                subprocess.Popen([sys.executable, "-m", "megascope", *words], stdout=quiet, stderr=quiet)
+            )
             until = time.monotonic() + 60
             while not self._recorded():
                 assert self.running[-1].poll() is None
@@ -91,7 +93,7 @@ class Shell:
 
     @staticmethod
     def _recorded() -> bool:
-        """An engine is live, and has been asked for its events, so that whoever records it has attached what it will."""
+        """An engine is live and runs for its recorder, which has attached what it will."""
         return any(f.live and f.drainer and f.status is not None and f.status.step > 0 for f in control.find())
 
     def stop(self) -> None:

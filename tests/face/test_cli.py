@@ -13,6 +13,7 @@ import pytest
 
 from megascope.verbs import verbs
 
+SAMPLE = str(Path(__file__).resolve().parents[2] / "sample_traces" / "host.mscope")
 BASE = [sys.executable, "-m", "megascope"]
 
 
@@ -51,6 +52,21 @@ def test_help_names_every_verb_and_the_exit_codes() -> None:
         (["ls", "--", "x"], 2, "takes no command"),
         (["sql", "absent.mscope", "SELECT 1"], None, "absent.mscope"),
         (["check", "absent.mscope"], None, "absent.mscope"),
+        (["attach", "complete { @n = count(); }"], 2, "no engine is live"),
+        (["attach", "absent.mseg", "complete { @n = count(); }"], 1, "megascope ls shows the live ones"),
+        (["attach", SAMPLE, "complete { @n = count(); }"], 1, "Is a directory; megascope ls shows the live ones"),
+        (["detach", "absent.mseg", "lat"], 1, "No such file"),
+        (["programs", "absent.mseg"], 1, "No such file"),
+        (["replay", "absent.mscope", "--program", "latency"], 3, "is not a directory"),
+        (["replay", SAMPLE], 2, "no program is named"),
+        (["replay", SAMPLE, "--program", "latncy"], 2, "and it is no query; did you mean latency?"),
+        (["replay", SAMPLE, "--program", "lost.o"], 2, "there is no such file, and it is no query; name an object"),
+        (["replay", SAMPLE, "--program", "latency", "--set", "a=1"], 2, "no program has a constant a; they have none"),
+        (["replay", SAMPLE, "--program", "slow_tasks", "--set", "treshold_ns=1"], 2, "did you mean threshold_ns?"),
+        (["replay", SAMPLE, "--program", "slow_tasks", "--set", "threshold_ns=x"], 3, "cannot load program slow_tasks"),
+        (["replay", SAMPLE, "--program", "latency", "--budget", "rows"], 2, "say --budget instructions=1000000,rows="),
+        (["replay", SAMPLE, "--program", "latency", "-o", SAMPLE], 3, "it is the trace that is replayed"),
+        (["sql", SAMPLE, "SELECT * FROM maps.query_x"], 3, 'ask "SHOW TABLES" to see every view'),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, args: list[str], code: int | None, says: str) -> None:
