@@ -139,7 +139,8 @@ class LiveAnswers:
         return int(self._segment.cursors()[:, Cursor.EPOCH].min()) if slots.can_attach(self._segment) else 0
 
     def _query(self, program: Program | None) -> Query | None:
-        if program is None or not program.source:
+        # Standard monitors come with their source, which is C.
+        if program is None or not program.source or "#include" in program.source:
             return None
         query = self._queries.get(program.name)
         if query is None or query.program.hash != program.hash:

@@ -62,7 +62,7 @@ class AskBar(Vertical):
         """Put a query into the line that is to take the place of a program."""
         self._replaces = replaces
         self.line.put(query)
-        self.line.focus()
+        self.screen.set_focus(self.line)
         self._tell()
 
     def done(self, query: str) -> str:

@@ -71,7 +71,8 @@ def _bound(row: dict[str, Any], name: str, unit: str) -> str:
     """A quantile; between which values it lies where something is missing."""
     found = row[f"{name}_bounds"]
     if found is None:
-        return "too few" if row[name] is None else scaled(row[name], unit)
+        # The middle of a bucket may lie beyond the greatest value.
+        return "too few" if row[name] is None else scaled(min(max(row[name], row["min"]), row["max"]), unit)
     if found["refused"]:
         return "too few"
     low, high = scaled(found["low"], unit), scaled(found["high"], unit)

@@ -57,7 +57,7 @@ class Monitors(Watching):
 
     def on_mount(self) -> None:
         # Textual calls the handlers of the classes above, too.
-        self.query_one("#programs", Rows).focus()
+        self.set_focus(self.query_one("#programs", Rows))
         # The grammar is built once: not when the first letter is typed.
         self._do("judge", partial(self._engine.judge, EXAMPLE, None, "query"))
 
@@ -99,7 +99,7 @@ class Monitors(Watching):
         self._wanted = message.name
         self.say(message.told, error=message.error)
         if message.name:
-            self.query_one("#programs", Rows).focus()
+            self.set_focus(self.query_one("#programs", Rows))
         self._look()
 
     def on_replaying(self, message: Replaying) -> None:
@@ -110,7 +110,7 @@ class Monitors(Watching):
         self._changing = ""
         if message.program is not None:
             self._replayed[message.program.key] = message.program
-            self.query_one("#programs", Rows).focus()
+            self.set_focus(self.query_one("#programs", Rows))
             self._refresh(again=True)
 
     def on_recording(self, message: Recording) -> None:
@@ -124,7 +124,7 @@ class Monitors(Watching):
 
     def action_ask(self) -> None:
         """Type a query."""
-        self.query_one(AskBar).line.focus()
+        self.set_focus(self.query_one(AskBar).line)
 
     def action_edit(self) -> None:
         """Edit the program's query."""

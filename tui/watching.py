@@ -207,7 +207,7 @@ class Watching(Workbench):
 
     def on_rows_chosen(self, _: Rows.Chosen) -> None:
         """Enter: to the keys of its map."""
-        self.query_one("#map", Rows).focus()
+        self.set_focus(self.query_one("#map", Rows))
 
     def _refresh(self, *, again: bool = False) -> None:
         """Show the programs as they are known now; the cursor stays on its program. again: ask its map, too."""

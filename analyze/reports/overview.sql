@@ -46,16 +46,16 @@ latency AS (
     SELECT
         s.requests, t.steps, CASE WHEN s.selection <> 'all' THEN '≥ ' ELSE '' END AS least_requests,
         CASE WHEN t.selection <> 'all' THEN '≥ ' ELSE '' END AS least_steps,
-        CASE WHEN coalesce(s.selection, 'all') = 'all' THEN quantile_bounds(s.ttft, 0.5, l.requests / (len(s.ttft) + l.requests))
-            ELSE no_population(s.selection) END AS ttft_p50,
-        CASE WHEN coalesce(s.selection, 'all') = 'all' THEN quantile_bounds(s.ttft, 0.99, l.requests / (len(s.ttft) + l.requests))
-            ELSE no_population(s.selection) END AS ttft_p99,
-        CASE WHEN coalesce(s.selection, 'all') = 'all' THEN quantile_bounds(s.per_token, 0.5, l.requests / (len(s.per_token) + l.requests))
-            ELSE no_population(s.selection) END AS per_token_p50,
-        CASE WHEN coalesce(t.selection, 'all') = 'all' THEN quantile_bounds(t.lengths, 0.5, l.steps / (len(t.lengths) + l.steps))
-            ELSE no_population(t.selection) END AS step_p50,
-        CASE WHEN coalesce(t.selection, 'all') = 'all' THEN quantile_bounds(t.lengths, 0.99, l.steps / (len(t.lengths) + l.steps))
-            ELSE no_population(t.selection) END AS step_p99
+        CASE WHEN coalesce(s.selection, 'all') <> 'all' THEN no_population(s.selection)
+            ELSE quantile_bounds(s.ttft, 0.5, l.requests / (len(s.ttft) + l.requests)) END AS ttft_p50,
+        CASE WHEN coalesce(s.selection, 'all') <> 'all' THEN no_population(s.selection)
+            ELSE quantile_bounds(s.ttft, 0.99, l.requests / (len(s.ttft) + l.requests)) END AS ttft_p99,
+        CASE WHEN coalesce(s.selection, 'all') <> 'all' THEN no_population(s.selection)
+            ELSE quantile_bounds(s.per_token, 0.5, l.requests / (len(s.per_token) + l.requests)) END AS per_token_p50,
+        CASE WHEN coalesce(t.selection, 'all') <> 'all' THEN no_population(t.selection)
+            ELSE quantile_bounds(t.lengths, 0.5, l.steps / (len(t.lengths) + l.steps)) END AS step_p50,
+        CASE WHEN coalesce(t.selection, 'all') <> 'all' THEN no_population(t.selection)
+            ELSE quantile_bounds(t.lengths, 0.99, l.steps / (len(t.lengths) + l.steps)) END AS step_p99
     FROM lost AS l, served AS s, stepped AS t
 ),
 pointed AS (SELECT *, row_number() OVER (ORDER BY mark) AS place FROM marks),

@@ -29,8 +29,8 @@ class Mailbox:
     """The right to make requests of an engine, from construction to `close`; use it in a with-statement.
 
     patience_s: PATIENCE_S if it is None. idle: what to do while waiting; who drains the engine goes on draining, or it
-    would never answer. Raises Refused for an engine that runs no programs, MegascopeError for one that is gone, and when
-    somebody else does not let go of it.
+    would never answer. Raises Refused for an engine that runs no programs, MegascopeError for one that is gone and
+    when somebody else does not let go of it.
     """
 
     def __init__(

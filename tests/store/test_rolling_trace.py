@@ -20,11 +20,11 @@ import pytest
 from made_traces import GIVEN, all_events, expected_keys, keys, record, ring_rows, summaries
 from test_trace_crash_points import STEPS, in_child
 
-from megascope.store import budget, manifest, retention, retiring, seal
+from megascope.store import budget, manifest, retention, retiring, seal, spool
 from megascope.store.check import check, repair
 from megascope.store.errors import MegascopeError
 from megascope.store.retiring import Retirer
-from megascope.store.tables import EVENTS, MARKS, WORKERS
+from megascope.store.tables import EVENTS, MARKS, RING_ROW, WORKERS
 from megascope.store.trace import Trace, TraceWriter
 
 pytestmark = pytest.mark.usefixtures("small", "quick")
@@ -55,11 +55,12 @@ def begin(path: Path, rows: int, **options: Any) -> TraceWriter:
 
 
 def pour(w: TraceWriter, first: int, count: int, batch: int = 50, *, beside: bool = False) -> None:
-    """Rows in batches; `beside`: and rows of another stream between them."""
+    """Rows in batches; `beside`: and a file of another stream between them."""
     for n in range(first, first + count, batch):
         w.append("events", ring_rows(n, min(batch, first + count - n), hook="complete"))
         if beside:
-            w.append("now", summaries(n)["now"])
+            (now,) = pa.Table.from_batches([summaries(n)["now"]] * 210).combine_chunks().to_batches()
+            w.append("now", now)
         w.flush()
 
 
@@ -271,6 +272,9 @@ def test_what_leaves_the_window_before_it_is_sealed_is_never_sealed(tmp_path: Pa
     w.pin(at(2000), at(2500))
     pour(w, 0, 20_000, beside=True)
     assert (path / "spool" / "events-000001.arrows").exists()
+    for f in w._sealer.waiting["events"]:
+        t = pa.concat_arrays([b["t"] for b in spool.read(f, RING_ROW.schema) if b is not None]).to_pylist()
+        assert f.times == (min(t), max(t))
     end(w, 20_000)
     assert_kept(path, 20_000, 1000, [(2000, 2500)])
     assert check(path).findings == []

@@ -233,6 +233,41 @@ def test_engine_wide_values_are_fed_as_each_epoch_closes(tmp_path: Path) -> None
     assert sum(r["value"] for r in rows(again, "maps.query_below").to_pylist()) == int((~fed).sum())
 
 
+def test_rows_are_emitted_exactly_while_the_p99_of_the_window_is_over_the_line(tmp_path: Path) -> None:
+    """On in the epoch after the one with which the p99 crosses the line, off in the one after it falls below."""
+    epoch_ns, window, line = 500_000, 4, 8_000
+    spec = "layers=2,slots=6,workers=8,steps=60,epoch_ms=0.5,delay=l01.attn:8@20-39"
+    live = record(tmp_path, spec, [])
+    text = f"complete {{ @lat = hist(exec_ns); if (p99(@lat, {window * epoch_ns}ns) > {line}) {{ emit(); }} }}"
+    text = text.replace("complete {", 'complete /operator == "attn"/ {')
+    with Trace.open(live) as trace:
+        tables = {name: trace.table(name) for name in ("task_classes",)}
+    asked = compile_query(text, tables)
+    again = replay(
+        live, tmp_path / "replay.mscope", [(dataclasses.replace(asked.program, feedback=asked.feedback), Limits())]
+    )
+    classes = {r["id"] for r in tables["task_classes"].to_pylist() if r["operator"] == "attn"}
+    done = [
+        (r["t"] // epoch_ns, r["since_ns"], (r["worker"], r["seq"]))
+        for r in rows(live, "events").to_pylist()
+        if r["hook"] == HOOK_BY_NAME["complete"].id and r["task_class"] in classes
+    ]
+    epochs = np.array([e for e, _, _ in done])
+    buckets = np.array([histogram.bucket(ns) for _, ns, _ in done])
+    over: dict[int, bool] = {}
+    value = False
+    for epoch in range(int(epochs.max()) + 1):
+        over[epoch] = value
+        seen = np.sort(buckets[(epochs <= epoch) & (epochs > epoch - window)])
+        if (epochs == epoch).any() and len(seen) >= 1_000:
+            value = histogram.middle(int(seen[int(np.ceil(0.99 * len(seen))) - 1])) > line
+    switched = [e for e in over if e and over[e] != over[e - 1]]
+    assert len(switched) == 2
+    expected = sorted(who for (epoch, _, who) in done if over[int(epoch)])
+    assert expected
+    assert sorted((r["worker"], r["seq"]) for r in rows(again, "events").to_pylist()) == expected
+
+
 # --- what was lost -----------------------------------------------------------------------------------------------
 
 
