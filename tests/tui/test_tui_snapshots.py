@@ -27,10 +27,11 @@ async def test_every_screen(trace: str, size: str, trace_of: Callable[[str], Pat
                 await bench.press(str(number))
                 # A cursor that blinks would make two pictures of one screen.
                 bench.widget(Editor).cursor_blink = False
-                bench.widget(Editor)._pause_blink(visible=True)
                 await bench.press("f5")
                 # How long it took is not the same twice.
                 bench.mask_seconds()
+                bench.widget(Editor)._pause_blink(visible=True)
+                await bench.settle()
             else:
                 await bench.press(str(number))
             try:
