@@ -42,6 +42,8 @@ class Attachments:
         self._standing: set[int] = set()
         """ids of which it is not known that they have left"""
         self._tables = MapTables()
+        self._told: dict[tuple[int, int, int | None], map_ring.Span] = {}
+        """the last export of which it was told that the map was full; a large one comes in several records"""
         self.feedback = Feedback(segment)
         self._number = -1
         self._leaving = False
@@ -122,7 +124,9 @@ class Attachments:
             except ValueError as e:
                 yield Loss("map_export", 1, worker=span.worker, detail=f"{detail}: {e}")
                 continue
-            if span.refused:
+            key = span.program, span.map, span.worker
+            if span.refused and self._told.get(key) != span:
+                self._told[key] = span
                 detail = table.table.name
                 yield Loss(
                     "map_full", span.refused, worker=span.worker, t_begin=span.t_begin, t_end=span.t_end, detail=detail
