@@ -33,6 +33,8 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/ring_spool.py
 	$(BIN)/python benchmarks/spool_seal.py
 	$(BIN)/python benchmarks/pairing.py
+	$(BIN)/python benchmarks/verify.py
+	$(BIN)/python benchmarks/native.py
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m gpu --timeout 600
