@@ -288,7 +288,7 @@ def test_constants_go_to_the_programs_that_have_them() -> None:
         wanted.load([one, other], {"hihg": "1"}, Limits())
 
 
-CHANGES = 120
+CHANGES = 300
 
 
 def _changes(path: Path, count: int, look: Callable[[], object] = lambda: None) -> None:

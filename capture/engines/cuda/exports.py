@@ -20,6 +20,7 @@ from ...programs.histogram import HEAD, WORDS
 from ...programs.maps import FIXED_VALUE_BYTES, Map, MapKind
 from ...programs.merging import merge, rule_of
 from ...programs.verdict import Verdict
+from ...programs.vm_exports import END, ENTRY
 from ...segment.map_ring import Span, encode
 from ..arena import aggregates
 
@@ -29,8 +30,6 @@ U8 = NDArray[np.uint8]
 SHARED = 0xFFFF_FFFF
 HEADER = 10
 """`SLICE_HEADER`."""
-ENTRY, END = 1, 2
-"""`enum VmRecord`."""
 COUNT_BITS = 48
 MOST_EPOCHS = 0xFFFF
 

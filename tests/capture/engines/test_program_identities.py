@@ -323,4 +323,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestIdentities = Machine.TestCase
-TestIdentities.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+TestIdentities.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -180,9 +180,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_parts")
 def test_parts_that_overlap_epochs_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = [*monitors("latency", "slow_tasks"), *objects("pairing", "trend")]
-    live = record(tmp_path, SMALL + ",steps=120,epoch_ms=0.3", programs)
+    live = record(tmp_path, SMALL + ",steps=120,epoch_ms=0.3,pace=0.003", programs)
     with Trace.open(live) as trace:
-        assert len(trace.parts("events")) > 1
+        assert len(trace.parts("events")) > 2
     monkeypatch.setattr("megascope.capture.engines.recorded.columns.HELD", 2)
     again = replay(live, tmp_path / "replay.mscope", programs)
     assert maps(again) == maps(live)
