@@ -9,7 +9,7 @@
 //   half 1: argument 0   | argument 1 | hook flags arg2 | seq
 //
 // A task's start and complete share one record and take two sequence numbers. Half 0 is written when the task begins,
-// half 1 when it ends, so that each costs the worker one store; and a task that never ends can be seen.
+// half 1 when it ends, so that each costs the worker one store.
 //
 //   half 0: t of start, 64 bits    | task index                    | seq of the start
 //   half 1: t of complete | t of ready | TASK, which are wanted, iteration | seq of the start
@@ -268,12 +268,6 @@ struct Consumer {
   MS_DEVICE bool empty() const {
     Space::fence();
     return __all_sync(FULL_WARP, older(Space::load_16(slots + (taken & last) * 32 + 16).w));
-  }
-
-  /// A task has begun and not ended: its half record. All lanes alike.
-  MS_DEVICE bool running(uint4& half) const {
-    half = Space::load_16(slots + (taken & last) * 32);
-    return __all_sync(FULL_WARP, pairs && !older(half.w) && empty());
   }
 
   MS_DEVICE void set_mask(u32 mask) const { Space::store(words + offsetof(QueueWords, mask), mask); }

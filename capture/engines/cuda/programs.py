@@ -35,12 +35,13 @@ PATIENCE_S = 2.0
 
 @dataclass
 class Placed:
-    """A program on the device. arena: (offset, length) in words."""
+    """A program on the device. image: its words for the VM. arena: (offset, length) in words."""
 
     place: int
     slot: int
     program: int
     verdict: Verdict
+    image: NDArray[np.uint64]
     limits: Limits
     arena: tuple[int, int]
     exports: Exports
@@ -133,7 +134,7 @@ class Programs:
             comes = self._prepare(request)
         change = self._change(there.place if there else NOWHERE)
         if comes is not None:
-            image = np.frombuffer(vmcode.render(comes.verdict), np.uint64)
+            image = comes.image
             self._memory.image[: len(image)] = image
             code = int(self._memory.code.data.ptr) + comes.place * CODE_BYTES
             arena = int(self._memory.arena.data.ptr) + 8 * comes.arena[0]
@@ -184,18 +185,18 @@ class Programs:
     def _prepare(self, request: Request) -> Placed:
         verdict, limits = admit(request, exported=self._exported, epoch_ns=self._epoch_ns, program=self._next)
         try:
-            words = len(vmcode.render(verdict)) // 8
+            rendered = np.frombuffer(vmcode.render(verdict), np.uint64)
         except MegascopeError as no:
             raise Unfit(Code.FAILED, f"{no.what}: {no.why}") from None
-        if 8 * words > CODE_BYTES:
-            raise Unfit(Code.FAILED, f"it takes {8 * words} bytes on the device, which has {CODE_BYTES}")
+        if rendered.nbytes > CODE_BYTES:
+            raise Unfit(Code.FAILED, f"it takes {rendered.nbytes} bytes on the device, which has {CODE_BYTES}")
         place = next((p for p in range(NOWHERE) if p not in self._placed), None)
         if place is None:
             raise Unfit(Code.SLOT, "programs that have left are still telling what they hold; try again")
         bytes_needed = vmcode.arena(verdict.program.maps).bytes(self._workers)
         arena = self._allocate(bytes_needed // 8)
         exports = Exports(verdict, self._next, self._workers, self._epoch_ns, self._sink.map_bytes // 4)
-        return Placed(place, request.slot, self._next, verdict, limits, arena, exports, request)
+        return Placed(place, request.slot, self._next, verdict, rendered, limits, arena, exports, request)
 
     def _allocate(self, words: int) -> tuple[int, int]:
         """The first gap that is wide enough. Raises Unfit when there is none."""
