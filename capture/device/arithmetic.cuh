@@ -32,22 +32,14 @@ struct Operands {
 /// code around them.
 #define MS_OPERATOR static __device__ __noinline__
 
-extern __shared__ __align__(16) unsigned char block_memory[];
-
-MS_DEVICE OperatorShared& operator_shared() { return *reinterpret_cast<OperatorShared*>(block_memory); }
+MS_DEVICE OperatorShared& operator_shared() { return *reinterpret_cast<OperatorShared*>(block_memory()); }
 
 MS_DEVICE void together() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
 
 MS_DEVICE float4 load4(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 MS_DEVICE float4 weight4(const float* p) { return __ldg(reinterpret_cast<const float4*>(p)); }
-/// A weight that is used once. Volatile, so that the compiler leaves a piece's loads together and ahead of their use.
-MS_DEVICE float4 stream4(const float* p) {
-  float4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(p));
-  return v;
-}
+/// A weight that is used once.
+MS_DEVICE float4 stream4(const float* p) { return load_once_16(p); }
 MS_DEVICE void store4(float* p, float4 v) { *reinterpret_cast<float4*>(p) = v; }
 MS_DEVICE float dot(float4 a, float4 b, float c) {
   return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, c))));

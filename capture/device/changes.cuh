@@ -34,10 +34,10 @@ struct Changing {
   MS_DEVICE Changing(MonitorShared& s, u32 i) : shared(s) {
     index = i;
     now = warp_time();
-    cursor = engine.cursors + i * MS_CURSOR_WORDS;
+    cursor = segment.cursors + i * MS_CURSOR_WORDS;
     last_control = pinged = prepared = 0;
     workers = 0;
-    party = {0, 0, 0, static_cast<Running*>(engine.running) + i * PLACES};
+    party = {0, 0, 0, static_cast<Running*>(segment.running) + i * PLACES};
     control = asked = latched = change = wanted = polled = leaving = sharing = uncut = 0;
     step = SWITCH_NONE;
     ending = false;
@@ -68,28 +68,28 @@ struct Changing {
 
   /// Is something asked for?
   MS_DEVICE void look() {
-    asked = __shfl_sync(FULL_WARP, load_device(&engine.run->control.word), 0);
-    wanted = __shfl_sync(FULL_WARP, load_device(&engine.programs->number.word), 0);
+    asked = __shfl_sync(FULL_WARP, load_device(&segment.orders->control.word), 0);
+    wanted = __shfl_sync(FULL_WARP, load_device(&segment.programs->number.word), 0);
     if (asked == control && wanted == change) return;
     if (wanted == change) {
       tell();
       return;
     }
     fence_device();
-    if (engine.programs->change.cells) {
+    if (segment.programs->change.cells) {
       feed();
       return;
     }
     step = SWITCH_PREPARE;
     prepared = 0;
-    const Change& c = engine.programs->change;
+    const Change& c = segment.programs->change;
     if (c.place != NOWHERE && lane_id() == 0) party.running[c.place] = c.running;
     __syncwarp();
   }
 
   /// Engine-wide values for programs that read them; between two batches, so that no program sees half of one.
   MS_DEVICE void feed() {
-    const Change& c = engine.programs->change;
+    const Change& c = segment.programs->change;
 #pragma unroll 1
     for (u32 k = 0; k < c.cells; k++) {
       const Cell& cell = c.cell[k];
@@ -99,12 +99,12 @@ struct Changing {
     }
     change = wanted;
     __syncwarp();
-    if (lane_id() == 0) store_host(engine.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
+    if (lane_id() == 0) store_host(segment.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
   }
 
   /// Make the workers' parts of a new program's maps ready, a piece at a time. True when they are.
   MS_DEVICE bool prepare() {
-    const Change& c = engine.programs->change;
+    const Change& c = segment.programs->change;
     if (c.place == NOWHERE) return true;
     const VmAttached& a = party.running[c.place].vm;
     const u64 all = a.program->worker_words;
@@ -132,7 +132,7 @@ struct Changing {
   MS_DEVICE u32 active_to_be() const {
     if (ending) return 0;
     if (wanted == change) return party.active;
-    const Change& c = engine.programs->change;
+    const Change& c = segment.programs->change;
     u32 active = party.active;
     if (c.leaves != NOWHERE) active &= ~(1u << c.leaves);
     if (c.place != NOWHERE) active |= 1u << c.place;
@@ -170,7 +170,7 @@ struct Changing {
   MS_DEVICE void go_over() {
     step = SWITCH_NONE;
     const u32 active = active_to_be();
-    const Change& c = engine.programs->change;
+    const Change& c = segment.programs->change;
     leaving |= party.active & ~active;
     if (wanted != change && c.place != NOWHERE && lane_id() == 0)
       for (u32 i = 0; i < workers; i++) book_of(c.place, worker(i)).opened = now;
@@ -185,36 +185,36 @@ struct Changing {
     for (u32 left = active; left; left &= left - 1)
       if (party.running[__ffs(left) - 1].vm.program->shared_words > PART_WORDS) sharing |= left & -left;
     if (lane_id() == 0) {
-      store_release_device(&engine.progress[index].change, change);
+      store_release_device(&segment.progress[index].change, change);
       store_host(cursor + MS_CURSOR_MASK, control & CONTROL_MASK);
       store_host(cursor + MS_CURSOR_ACK, control >> 24);
-      store_host(engine.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
+      store_host(segment.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
     }
   }
 
   /// The elected monitor alone reads the host's pages (two microseconds over PCIe) and hands on in device memory. The
   /// mask is only taken when the commit byte beside it has changed.
   MS_DEVICE void poll_host() {
-    u64 bytes = warp_load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_COMMIT));
-    u64 stop = warp_load_host(engine.host + HOST_STOP);
-    u64 ping = warp_load_host(engine.host + HOST_PING);
-    u64 number = warp_load_host(engine.host + HOST_CHANGE + CHANGE_NUMBER);
+    u64 bytes = warp_load_host(reinterpret_cast<const u64*>(segment.control + MS_CONTROL_COMMIT));
+    u64 stop = warp_load_host(segment.host + HOST_STOP);
+    u64 ping = warp_load_host(segment.host + HOST_PING);
+    u64 number = warp_load_host(segment.host + HOST_CHANGE + CHANGE_NUMBER);
     answer(ping);
     u32 commit = bytes & 0xff;
     if ((stop || (bytes >> 8 * (MS_CONTROL_STOP - MS_CONTROL_COMMIT) & 0xff)) && lane_id() == 0)
-      store_device(&engine.run->stop.word, 1);
+      store_device(&segment.orders->stop.word, 1);
     if (number != polled) {
       polled = static_cast<u32>(number);
       fence_system();
-      if (!admit_change(engine.host + HOST_CHANGE) && lane_id() == 0)
-        store_host(engine.host + HOST_CHANGE + CHANGE_REFUSED, number);
+      if (!admit_change(segment.host + HOST_CHANGE) && lane_id() == 0)
+        store_host(segment.host + HOST_CHANGE + CHANGE_REFUSED, number);
       __syncwarp();
     }
     if (commit == latched) return;
     latched = commit;
     fence_system();
-    u32 mask = warp_load_host(reinterpret_cast<const u64*>(engine.control + MS_CONTROL_MASK)) & engine.exported;
-    if (lane_id() == 0) store_device(&engine.run->control.word, (mask & CONTROL_MASK) | commit << 24);
+    u32 mask = warp_load_host(reinterpret_cast<const u64*>(segment.control + MS_CONTROL_MASK)) & segment.exported;
+    if (lane_id() == 0) store_device(&segment.orders->control.word, (mask & CONTROL_MASK) | commit << 24);
     __syncwarp();
   }
 
@@ -224,12 +224,12 @@ struct Changing {
     u64 until = warp_time() + PING_NS;
     while (ping != pinged || warp_time() < until) {
       if (ping != pinged && lane_id() == 0) {
-        store_host(engine.host + HOST_PING_TIME, device_time());
+        store_host(segment.host + HOST_PING_TIME, device_time());
         fence_system();
-        store_host(engine.host + HOST_PING_ECHO, ping);
+        store_host(segment.host + HOST_PING_ECHO, ping);
       }
       pinged = ping;
-      ping = warp_load_host(engine.host + HOST_PING);
+      ping = warp_load_host(segment.host + HOST_PING);
     }
   }
 };

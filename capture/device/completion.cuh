@@ -27,18 +27,18 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
   row.task_class = 0;
   row.dep_class = MS_DEP_NONE;
   u32 dep = 0, kind = MS_DEP_NONE;
-  bool planned = r.iteration < engine.steps;
-  if (r.task != 0 && r.task <= engine.n_tasks) {
-    uint4 d = __ldg(reinterpret_cast<const uint4*>(engine.tasks + r.task));  // tile | class, slot | dep | kind, …
+  bool planned = r.iteration < segment.steps;
+  if (r.task != 0 && r.task <= segment.n_tasks) {
+    uint4 d = __ldg(reinterpret_cast<const uint4*>(segment.tasks + r.task * segment.task_bytes));  // a TaskRow
     u32 slot = d.y >> 16;
     row.task = static_cast<u64>(r.iteration) << 32 | r.task;
     row.tile = d.x;
     row.task_class = static_cast<u16>(d.y);
     dep = d.z, kind = d.w & 0xff;
     if (planned && slot != NO_SLOT && !(r.flags & MS_FLAG_RANGE))
-      row.request = __ldg(engine.request + static_cast<u64>(r.iteration) * engine.slots + slot);
+      row.request = __ldg(segment.request + static_cast<u64>(r.iteration) * segment.slots + slot);
     else if (planned)
-      row.request = MS_REQUEST_SET | __ldg(engine.request_set + r.iteration);
+      row.request = MS_REQUEST_SET | __ldg(segment.request_set + r.iteration);
   }
   u64 pair = static_cast<u64>(r.arg0) << 32 | r.arg1, time = static_cast<u64>(r.arg1) << 32 | r.arg0;
   switch (r.hook) {
@@ -59,21 +59,21 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
       break;
     case MS_HOOK_WAIT:
     case MS_HOOK_RESUME:
-      row.dep = r.arg2 ? engine.end_dep : dep;
+      row.dep = r.arg2 ? segment.end_dep : dep;
       row.dep_class = dep ? kind : MS_DEP_CONTROL;  // without a task: for work, or for the iteration to end
       row.aux = r.hook == MS_HOOK_WAIT ? pair : time;
       break;
     case MS_HOOK_RELEASE:
       row.dep = r.arg0;
-      row.dep_class = __ldg(&engine.deps[r.arg0].kind);
-      row.aux = static_cast<u64>(r.arg1) << 32 | __ldg(&engine.deps[r.arg0].wanted);
+      row.dep_class = __ldg(&dep_row(r.arg0).kind);
+      row.aux = static_cast<u64>(r.arg1) << 32 | __ldg(&dep_row(r.arg0).wanted);
       break;
     case MS_HOOK_REQUEST:
       row.request = r.arg1;
       row.aux = static_cast<u64>(r.arg0) << 32 | r.arg2;
       break;
     case MS_HOOK_STEP:
-      if (planned) row.request = MS_REQUEST_SET | __ldg(engine.request_set + r.iteration);
+      if (planned) row.request = MS_REQUEST_SET | __ldg(segment.request_set + r.iteration);
       row.aux = time;
       break;
     case MS_HOOK_PRESSURE:

@@ -60,9 +60,9 @@ struct ExportWriter {
   bool ours;
 
   MS_DEVICE void open(u32 monitor) {
-    buffer = engine.exports + static_cast<u64>(monitor) * EXPORT_WORDS;
-    head = engine.export_words + MONITOR_WORDS * monitor + MONITOR_HEAD;
-    seen = engine.export_words + MONITOR_WORDS * monitor + MONITOR_SEEN;
+    buffer = segment.exports + static_cast<u64>(monitor) * EXPORT_WORDS;
+    head = segment.export_words + MONITOR_WORDS * monitor + MONITOR_HEAD;
+    seen = segment.export_words + MONITOR_WORDS * monitor + MONITOR_SEEN;
     used = turn = 0;
     looked = 0;
     ours = true;

@@ -3,6 +3,7 @@
 //             "inside": the block waits for thread 0, as at a task's end. "beside": its work overlaps the next task's.
 //   tasks     tasks of a given length with monitors and programs as they are attached: what all of it costs.
 //   burst     every worker fires as fast as it can into a real monitor: rows per second to host memory.
+#include "engine.cuh"
 #include "hooks.cuh"
 #include "monitor.cuh"
 
@@ -37,7 +38,7 @@ MS_DEVICE void multiply_add(float& x, u32 rounds) {
 /// cycles: by block, of the whole loop. EVENTS: 0 no hooks, 2 those of a task; which of them fire, the mask says.
 template <u32 EVENTS, bool INSIDE>
 MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask) {
-  __shared__ FiringShared shared;
+  MS_SHARED(FiringShared, shared);
 #if MS_HOOKS == MS_HOOKS_QUEUE
   clear(shared);
   __syncthreads();
@@ -103,13 +104,13 @@ FIRING(2, beside, false)
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigned count, unsigned rounds,
                                                                         unsigned long long* elapsed, float* sink) {
   using namespace ms;
-  __shared__ FiringShared shared;
+  MS_SHARED(FiringShared, shared);
   clear(shared);
-  const u64 deadline = device_time() + engine.limit_ns;
+  const u64 deadline = device_time() + segment.limit_ns;
   __syncthreads();
   if (threadIdx.x >= COMPUTE_THREADS + 32) {
 #if MS_HOOKS == MS_HOOKS_QUEUE
-    const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+    const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
     Monitor monitor(shared.monitor, blockIdx.x, deadline);
     monitor.watch(shared.hooks.compute, true, compute_worker(), mask);
     monitor.watch(shared.hooks.scheduler, false, scheduler_worker(), mask);
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
   }
   ComputeHooks hooks;
   hooks.open(shared.hooks, threadIdx.x);
-  while (load_host(engine.host + HOST_GO) == 0 && device_time() < deadline) {
+  while (load_host(segment.host + HOST_GO) == 0 && device_time() < deadline) {
     hooks.refresh();
     __nanosleep(1000);
   }
@@ -135,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
   const u64 began = device_time();
   for (u32 t = 1; t <= count; t++) {
     hooks.refresh();
-    hooks.start(1 + t % engine.n_tasks, 0);
+    hooks.start(1 + t % segment.n_tasks, 0);
     multiply_add(x, rounds);
     compute_barrier();
     hooks.done();
@@ -154,11 +155,11 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
 /// event that finds its queue full is lost and counted, as always.
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigned events) {
   using namespace ms;
-  __shared__ FiringShared shared;
+  MS_SHARED(FiringShared, shared);
   clear(shared);
-  u64 deadline = device_time() + engine.limit_ns;
+  u64 deadline = device_time() + segment.limit_ns;
   __syncthreads();
-  const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+  const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
   if (threadIdx.x == 0) shared.hooks.compute.words.mask = shared.hooks.scheduler.words.mask = mask;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -166,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigne
     hooks.open(shared.hooks);
     for (u32 i = 0; i < events && device_time() < deadline; i++) {
       hooks.refresh();
-      hooks.start(1 + i % engine.n_tasks, 0);
+      hooks.start(1 + i % segment.n_tasks, 0);
       hooks.done();
       hooks.complete(0);
     }
@@ -176,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigne
     hooks.open(shared.hooks);
     for (u32 i = 0; i < events / 32 && __all_sync(FULL_WARP, device_time() < deadline); i++) {
       hooks.refresh();
-      hooks.assign(true, device_time_low(), 1 + i % engine.n_tasks, 0, 0, 0, 0);
+      hooks.assign(true, device_time_low(), 1 + i % segment.n_tasks, 0, 0, 0, 0);
     }
     hooks.close();
   } else if (threadIdx.x >= COMPUTE_THREADS + 32) {

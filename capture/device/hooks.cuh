@@ -2,7 +2,7 @@
 // memory, and as a compiler-native profiler would. A block has two workers: the compute worker (thread 0 of the compute threads) and
 // the scheduler worker (a warp, which fires for up to 32 things at once).
 #pragma once
-#include "engine.cuh"
+#include "segment.cuh"
 #include "queue.cuh"
 
 namespace ms {
@@ -11,7 +11,7 @@ constexpr u32 COMPUTE_SLOTS = MS_HOOKS == MS_HOOKS_DEVICE ? 512 : 128;
 constexpr u32 SCHEDULER_SLOTS = MS_HOOKS == MS_HOOKS_DEVICE ? 2048 : 512;
 
 MS_DEVICE u32 compute_worker() { return blockIdx.x; }
-MS_DEVICE u32 scheduler_worker() { return engine.blocks + blockIdx.x; }
+MS_DEVICE u32 scheduler_worker() { return segment.blocks + blockIdx.x; }
 
 #if MS_MONITORED
 
@@ -33,7 +33,7 @@ struct HookShared : HookQueues {
 typedef DeviceSpace HookSpace;
 
 struct HookShared {
-  MS_DEVICE HookQueues& queues() { return static_cast<HookQueues*>(engine.hook_queues)[blockIdx.x]; }
+  MS_DEVICE HookQueues& queues() { return static_cast<HookQueues*>(segment.hook_queues)[blockIdx.x]; }
 };
 #endif
 
@@ -69,7 +69,7 @@ struct ComputeHooks {
     waited = 0;
     ready = finished = 0;
     armed = begun = false;
-    now.line = engine.workers + compute_worker() * MS_WORKER_WORDS;
+    now.line = segment.workers + compute_worker() * MS_WORKER_WORDS;
   }
   MS_DEVICE void refresh() { out.refresh(); }
   MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
@@ -169,18 +169,18 @@ struct NativeLog {
 
   MS_DEVICE void open(u32 worker, bool writes = true) {
     count = 0, mine = writes;
-    if (MS_HOOKS == MS_HOOKS_NATIVE) region = engine.native + static_cast<u64>(worker) * engine.native_slots;
+    if (MS_HOOKS == MS_HOOKS_NATIVE) region = segment.native + static_cast<u64>(worker) * segment.native_slots;
   }
   MS_DEVICE void write(u32 hook, u32 task) {
     if (MS_HOOKS == MS_HOOKS_NATIVE && mine) {
-      region[count & (engine.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
+      region[count & (segment.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
       count++;
     }
   }
   MS_DEVICE void write_warp(bool active, u32 hook, u32 task) {
     if (MS_HOOKS == MS_HOOKS_NATIVE) {
       u32 who = __ballot_sync(FULL_WARP, active), at = count + __popc(who & lanes_below());
-      if (active) region[at & (engine.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
+      if (active) region[at & (segment.native_slots - 1)] = make_uint2(task << 4 | hook, device_time_low());
       count += __popc(who);
     }
   }

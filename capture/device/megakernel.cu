@@ -59,13 +59,13 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
 
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() {
   using namespace ms;
-  BlockShared& shared = *reinterpret_cast<BlockShared*>(block_memory + engine.operator_bytes);
+  BlockShared& shared = *reinterpret_cast<BlockShared*>(block_memory() + engine.operator_bytes);
   u32* words = reinterpret_cast<u32*>(&shared);
   for (u32 i = threadIdx.x; i < sizeof(BlockShared) / 4; i += BLOCK_THREADS) words[i] = 0;
-  u64 deadline = device_time() + engine.limit_ns;
+  u64 deadline = device_time() + segment.limit_ns;
   __syncthreads();  // the last one: from here on the roles part
 #if MS_HOOKS == MS_HOOKS_QUEUE
-  const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;
+  const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
   if (threadIdx.x == 0) shared.hooks.compute.words.mask = shared.hooks.scheduler.words.mask = mask;
   __syncthreads();
 #endif
@@ -90,16 +90,16 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() 
 /// beside one of the megakernel's.
 extern "C" __global__ void __launch_bounds__(32, 1) monitors() {
   using namespace ms;
-  __shared__ MonitorShared shared;
+  MS_SHARED(MonitorShared, shared);
   u32* words = reinterpret_cast<u32*>(&shared);
   for (u32 i = threadIdx.x; i < sizeof(shared) / 4; i += 32) words[i] = 0;
   __syncwarp();
-  const u32 mask = load_device(&engine.run->control.word) & CONTROL_MASK;
-  Monitor monitor(shared, blockIdx.x, device_time() + engine.limit_ns);
+  const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
+  Monitor monitor(shared, blockIdx.x, device_time() + segment.limit_ns);
 #pragma unroll 1
   for (u32 worker = blockIdx.x; worker < 2 * engine.blocks; worker += gridDim.x) {
     const bool compute = worker < engine.blocks;
-    HookQueues& queues = static_cast<HookQueues*>(engine.hook_queues)[compute ? worker : worker - engine.blocks];
+    HookQueues& queues = static_cast<HookQueues*>(segment.hook_queues)[compute ? worker : worker - engine.blocks];
     if (compute)
       monitor.watch(queues.compute, true, worker, mask);
     else

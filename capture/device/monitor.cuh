@@ -1,7 +1,7 @@
 // The monitor warp: drains its workers' queues, completes records to rows, lets programs see them, writes what is to be
 // exported, and accounts for every sequence number. It never makes a worker wait.
 #pragma once
-#include "engine.cuh"
+#include "segment.cuh"
 
 #if MS_MONITORED
 #include "changes.cuh"
@@ -132,7 +132,7 @@ struct Monitor : Changing {
 
   // --- programs ---------------------------------------------------------------------------------------------------
 
-  MS_DEVICE VmDeep& deep() const { return static_cast<VmDeep*>(engine.deep)[index]; }
+  MS_DEVICE VmDeep& deep() const { return static_cast<VmDeep*>(segment.deep)[index]; }
 
   /// Every program sees the rows of `lanes`; row.by gets the bits of those that emit them.
   MS_DEVICE void run_programs(ms_ring_row& row, u32 lanes) {
@@ -173,7 +173,7 @@ struct Monitor : Changing {
 
   /// Close a worker's interval; at an epoch's end its programs' epochs too.
   MS_DEVICE void close(Watched& w, u32 i) {
-    const bool epoch = now / engine.epoch_ns > w.cut_t / engine.epoch_ns;
+    const bool epoch = now / segment.epoch_ns > w.cut_t / segment.epoch_ns;
     if (epoch && party.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
     if (!accounts.cut(w, i, now, party)) return;
     if (uncut) uncut--;
@@ -185,7 +185,7 @@ struct Monitor : Changing {
       const u32 place = __ffs(left) - 1;
       close_part(party.running[place], w.worker, book_of(place, w.worker), now);
     }
-    if (lane_id() == 0) store_release_device(&engine.progress[index].epochs, epochs / workers);
+    if (lane_id() == 0) store_release_device(&segment.progress[index].epochs, epochs / workers);
   }
 
   /// One step of exporting, if the host has room. What a place's parts hold goes out part after part.
@@ -219,8 +219,8 @@ struct Monitor : Changing {
   /// No monitor runs a program any more that this one has seen leave.
   MS_DEVICE bool all_went_over() const {
     bool went = true;
-    for (u32 m = lane_id(); m < engine.monitors; m += 32)
-      went &= ending || static_cast<int>(load_acquire_device(&engine.progress[m].change) - change) >= 0;
+    for (u32 m = lane_id(); m < segment.monitors; m += 32)
+      went &= ending || static_cast<int>(load_acquire_device(&segment.progress[m].change) - change) >= 0;
     return __all_sync(FULL_WARP, went);
   }
 
@@ -238,7 +238,7 @@ struct Monitor : Changing {
 
   MS_DEVICE bool due_shared(const Running& r) const {
     u32 least = 0xffffffff;
-    for (u32 m = lane_id(); m < engine.monitors; m += 32) least = min(least, load_acquire_device(&engine.progress[m].epochs));
+    for (u32 m = lane_id(); m < segment.monitors; m += 32) least = min(least, load_acquire_device(&segment.progress[m].epochs));
     least = __reduce_min_sync(FULL_WARP, least);
     u32 done = static_cast<u32>(r.vm.arena[PART_CLOSED] + r.vm.arena[PART_KEPT]);
     return static_cast<int>(least - done) > 0;
@@ -256,14 +256,14 @@ struct Monitor : Changing {
     last_beat = now;
     if (lane_id() == 0) {
       store_host(cursor + MS_CURSOR_HEARTBEAT, now);
-      store_host(cursor + MS_CURSOR_EPOCH, now / engine.epoch_ns);
+      store_host(cursor + MS_CURSOR_EPOCH, now / segment.epoch_ns);
       store_host(cursor + MS_CURSOR_RING_LOST, rows.ring_lost);
     }
   }
 
   MS_DEVICE void tell_worker(const Watched& w) {
     if (lane_id() == 0) {
-      u64* line = engine.workers + w.worker * MS_WORKER_WORDS;
+      u64* line = segment.workers + w.worker * MS_WORKER_WORDS;
       store_host(line + MS_WORKER_FIRED, w.queue.next - 1);
       store_host(line + MS_WORKER_DEQUEUED, w.dequeued);
       store_host(line + MS_WORKER_LOST, w.queue.next - 1 - w.dequeued);

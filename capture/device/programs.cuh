@@ -94,8 +94,8 @@ struct Programs {
 
 /// The last of a program's is its shared part's.
 MS_DEVICE Book& book_of(u32 place, u32 worker) {
-  const u32 all = 2 * engine.blocks + 1;
-  return static_cast<Book*>(engine.books)[place * all + (worker == SHARED_PART ? all - 1 : worker)];
+  const u32 all = 2 * segment.blocks + 1;
+  return static_cast<Book*>(segment.books)[place * all + (worker == SHARED_PART ? all - 1 : worker)];
 }
 
 /// The part of a program's maps that a worker has, or all share.
@@ -110,7 +110,7 @@ MS_DEVICE u32 running_hooks(const Running* running, u32 active) {
 
 /// By the elected monitor: take in the change that the host asks for. False: its words are no program.
 MS_DEVICE bool admit_change(const u64* words) {
-  Programs& out = *engine.programs;
+  Programs& out = *segment.programs;
   u64 mine = lane_id() < CHANGE_LENGTH ? load_host(words + lane_id()) : 0;
   Change& c = out.change;  // nobody reads it before its number is published
   const u32 leaves = __shfl_sync(FULL_WARP, mine, CHANGE_LEAVES), place = __shfl_sync(FULL_WARP, mine, CHANGE_PLACE);
@@ -133,9 +133,9 @@ MS_DEVICE bool admit_change(const u64* words) {
     a.arena = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_ARENA));
     a.instructions = __shfl_sync(FULL_WARP, mine, CHANGE_INSTRUCTIONS);
     a.rows = __shfl_sync(FULL_WARP, mine, CHANGE_ROWS);
-    a.workers = 2 * engine.blocks;
+    a.workers = 2 * segment.blocks;
     a.bit = __shfl_sync(FULL_WARP, mine, CHANGE_BIT);
-    running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (engine.exported | 1u << MS_HOOK_EPOCH);
+    running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (segment.exported | 1u << MS_HOOK_EPOCH);
     running.program = __shfl_sync(FULL_WARP, mine, CHANGE_PROGRAM);
     if (!vm_check(code, n, __shfl_sync(FULL_WARP, mine, CHANGE_ARENA_WORDS), a.workers)) return false;
     for (u64 at = 0; !vm_prepare(a, a.arena, true, at, 1 << 16);) {

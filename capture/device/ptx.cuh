@@ -1,4 +1,6 @@
-// The few instructions that C++ cannot say: clocks, counted barriers, and loads and stores of a stated width and scope.
+// The few instructions that C++ cannot say: clocks, counted barriers, loads and stores of a stated width and scope, and
+// memory of a block. No other file has any, so that with another one in this one's place (tests/simt/ptx.cuh) the device
+// code runs on a CPU.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -11,9 +13,29 @@ typedef uint64_t u64;
 
 #define MS_DEVICE __device__ __forceinline__
 
+/// Inside a function: a variable in the block's shared memory, not initialised.
+#define MS_SHARED(type, name) __shared__ type name
+
 namespace ms {
 
 constexpr u32 FULL_WARP = 0xffffffffu;
+
+/// The shared memory that the launch asked for.
+MS_DEVICE unsigned char* block_memory() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
+
+/// The same value, of which the compiler knows nothing: it keeps it in a register instead of making it anew.
+MS_DEVICE u32 opaque(u32 v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
+MS_DEVICE u64 opaque(u64 v) {
+  asm volatile("" : "+l"(v));
+  return v;
+}
 
 MS_DEVICE u64 device_time() {
   u64 t;
@@ -50,11 +72,7 @@ MS_DEVICE void barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::
 
 /// The 32-bit address of an object in shared memory. Opaque to the compiler, which would otherwise recompute it from
 /// SR_CgaCtaId inside the loop (60 cycles a record).
-MS_DEVICE u32 shared_address(const void* p) {
-  u32 a = static_cast<u32>(__cvta_generic_to_shared(p));
-  asm volatile("" : "+r"(a));
-  return a;
-}
+MS_DEVICE u32 shared_address(const void* p) { return opaque(static_cast<u32>(__cvta_generic_to_shared(p))); }
 
 MS_DEVICE u32 load_shared(u32 address) {
   u32 v;
@@ -175,6 +193,27 @@ MS_DEVICE u32 load_acquire_device(const u32* p) {
 
 MS_DEVICE void store_release_device(u32* p, u32 v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+/// Of device memory or the block's own.
+MS_DEVICE u64 load_acquire(const u64* p) {
+  u64 v;
+  asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE void store_release(u64* p, u64 v) {
+  asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+/// 16 bytes that nobody writes in this launch, past the first-level cache. Volatile, so that the compiler leaves such
+/// loads together and ahead of their use.
+MS_DEVICE float4 load_once_16(const float* p) {
+  float4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p));
+  return v;
 }
 
 /// Everything that this thread has seen or written before is visible in the device before what it writes after; and

@@ -64,9 +64,7 @@ struct DeviceSpace {
     return reinterpret_cast<T*>(a);
   }
   MS_DEVICE static Address of(const void* p) {
-    Address a = reinterpret_cast<Address>(p);
-    asm volatile("" : "+l"(a));
-    return a;
+    return opaque(reinterpret_cast<Address>(p));
   }
   MS_DEVICE static u32 load(Address a) { return load_device(at<u32>(a)); }
   MS_DEVICE static uint2 load_8(Address a) { return load_device_8(at<void>(a)); }
@@ -105,8 +103,7 @@ struct Producer {
     polled = fires ? words + offsetof(QueueWords, tail) : Space::of(zeros);
     seq = enqueued = lost_tasks = 0;
     fetched = make_uint2(0, 0);
-    mine = writes;
-    asm volatile("" : "+r"(mine));  // opaque, or the compiler asks for threadIdx again each time
+    mine = opaque(static_cast<u32>(writes));  // or the compiler asks for threadIdx again each time
     Space::store_if(mine, words + offsetof(QueueWords, sm), multiprocessor());
     refresh(), refresh();
   }

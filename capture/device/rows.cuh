@@ -4,7 +4,7 @@
 // must be published is written as it stands and again when it has grown: the same words, the old bytes unchanged.
 // HEAD is raised only after a system fence over the rows before it; a reader takes any prefix up to HEAD.
 #pragma once
-#include "engine.cuh"
+#include "segment.cuh"
 
 namespace ms {
 
@@ -40,9 +40,9 @@ struct RowWriter {
 
   MS_DEVICE void open(RowGroup* groups, u32 monitor) {
     stage = groups;
-    ring = engine.rings + static_cast<u64>(monitor) * engine.ring_blocks * engine.block_bytes;
-    cursor = engine.cursors + monitor * MS_CURSOR_WORDS;
-    tail_byte = engine.control + MS_CONTROL_TAILS + monitor;
+    ring = segment.rings + static_cast<u64>(monitor) * segment.ring_blocks * segment.block_bytes;
+    cursor = segment.cursors + monitor * MS_CURSOR_WORDS;
+    tail_byte = segment.control + MS_CONTROL_TAILS + monitor;
     head = published = freed = tail_read = ring_lost = 0;
     patience = SOON_NS;
     first = slot = pass = 0;
@@ -51,14 +51,14 @@ struct RowWriter {
 
   /// How many of n rows there is room for; the rest are lost, and counted here.
   MS_DEVICE u32 admit(u32 n, u64 now) {
-    if (engine.policy == MS_POLICY_OVERWRITE) return n;
-    u64 limit = (freed + engine.ring_blocks) * engine.block_rows;
+    if (segment.policy == MS_POLICY_OVERWRITE) return n;
+    u64 limit = (freed + segment.ring_blocks) * segment.block_rows;
     if (head + n > limit && now - tail_read >= patience) {
       tail_read = now;
       const u8 ahead = warp_load_host(tail_byte) - static_cast<u8>(freed);
       patience = ahead ? SOON_NS : min(2 * patience, LATE_NS);
-      if (freed + ahead <= published / engine.block_rows) freed += ahead;  // more than was published is no answer
-      limit = (freed + engine.ring_blocks) * engine.block_rows;
+      if (freed + ahead <= published / segment.block_rows) freed += ahead;  // more than was published is no answer
+      limit = (freed + segment.ring_blocks) * segment.block_rows;
     }
     u32 room = static_cast<u32>(min(static_cast<u64>(n), limit - head));
     ring_lost += n - room;
@@ -87,7 +87,7 @@ struct RowWriter {
 
  private:
   MS_DEVICE void write(u32 parity, bool whole) {
-    u8* block = ring + static_cast<u64>(slot) * engine.block_bytes;
+    u8* block = ring + static_cast<u64>(slot) * segment.block_bytes;
     u64* generation = reinterpret_cast<u64*>(block);
     const u64 turn = 2 * static_cast<u64>(pass);
     if (!opened) {  // the block's old rows are void before a new one appears
@@ -96,7 +96,7 @@ struct RowWriter {
       fence_system();
       __syncwarp();
     }
-    const u32 rows = engine.block_rows;
+    const u32 rows = segment.block_rows;
     const u64* words = reinterpret_cast<const u64*>(stage + parity);
     u8* columns = block + MS_BLOCK_HEADER;
 #pragma unroll
@@ -124,7 +124,7 @@ struct RowWriter {
     __syncwarp();
     if (lane_id() == 0) store_host(generation, turn + 2);
     first = 0, opened = false;
-    if (++slot == engine.ring_blocks) slot = 0, pass++;
+    if (++slot == segment.ring_blocks) slot = 0, pass++;
   }
 };
 

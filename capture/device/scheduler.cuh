@@ -233,7 +233,7 @@ struct Scheduler {
       if (!__shfl_sync(FULL_WARP, done == engine.deps[engine.end_dep].wanted, 0)) return;
       end_step();
     }
-    u32 stop = __shfl_sync(FULL_WARP, load_device(&engine.run->stop.word), 0);
+    u32 stop = __shfl_sync(FULL_WARP, load_device(&segment.orders->stop.word), 0);
     if (begun == engine.steps || stop) {
       ended = true;
       if (lane_id() == 0) atomicCAS(&engine.run->leave.word, RUNNING, begun == engine.steps ? DONE : STOPPED);
@@ -253,7 +253,7 @@ struct Scheduler {
       store_device(&engine.run->begun.word, begun);
       store_host(engine.step_begun + iteration, step_began);
       fence_system();
-      store_host(engine.host + HOST_STEP, begun);
+      store_host(segment.host + HOST_STEP, begun);
     }
     announce(0, engine.deps[0].first, engine.deps[0].waiters, iteration, 0);
   }

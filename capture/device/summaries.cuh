@@ -2,7 +2,7 @@
 //
 // A record's words go out first, its stamp after a fence, so a reader knows a whole record by its stamp.
 #pragma once
-#include "engine.cuh"
+#include "segment.cuh"
 
 namespace ms {
 
@@ -14,23 +14,23 @@ struct SummaryWriter {
   u64 head, freed;  // records written; chunks that the reader has given back
 
   MS_DEVICE void open(u32 monitor) {
-    ring = engine.summaries + static_cast<u64>(monitor) * engine.summary_rows * MS_SUMMARY_WORDS;
-    cursor = engine.cursors + monitor * MS_CURSOR_WORDS;
-    tail_byte = engine.control + MS_CONTROL_TAILS + engine.monitors + monitor;
+    ring = segment.summaries + static_cast<u64>(monitor) * segment.summary_rows * MS_SUMMARY_WORDS;
+    cursor = segment.cursors + monitor * MS_CURSOR_WORDS;
+    tail_byte = segment.control + MS_CONTROL_TAILS + segment.monitors + monitor;
     head = freed = 0;
   }
 
   MS_DEVICE bool room(u32 records) {
-    if (head + records - freed * MS_SUMMARY_CHUNK <= engine.summary_rows) return true;
+    if (head + records - freed * MS_SUMMARY_CHUNK <= segment.summary_rows) return true;
     const u8 ahead = warp_load_host(tail_byte) - static_cast<u8>(freed);
     if ((freed + ahead) * MS_SUMMARY_CHUNK <= head) freed += ahead;  // more than was written is no answer
-    return head + records - freed * MS_SUMMARY_CHUNK <= engine.summary_rows;
+    return head + records - freed * MS_SUMMARY_CHUNK <= segment.summary_rows;
   }
 
   /// `record`: MS_SUMMARY_WORDS words in shared memory, of which the stamp is ours to set.
   MS_DEVICE void write(const u64* record) {
     __syncwarp();
-    u64* out = ring + head % engine.summary_rows * MS_SUMMARY_WORDS;
+    u64* out = ring + head % segment.summary_rows * MS_SUMMARY_WORDS;
     u32 word = lane_id();
     if (word != MS_SUMMARY_STAMP && word < MS_SUMMARY_WORDS) store_host(out + word, record[word]);
     head++;

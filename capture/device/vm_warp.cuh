@@ -6,7 +6,7 @@
 // lockstep from block to block, lane 0 first.
 #pragma once
 
-#ifndef __CUDACC__
+#if !defined(__CUDACC__) && !defined(MS_SIMT)  // MS_SIMT: tests/simt, where a CPU runs every thread of a launch
 #include "vm_host.h"
 #else
 #include "ptx.cuh"
@@ -59,16 +59,6 @@ MS_DEVICE u64 atomic_cas(u64* p, u64 old, u64 v) {
 }
 
 MS_DEVICE u64 load_relaxed(const u64* p) { return load_device(p); }
-
-MS_DEVICE u64 load_acquire(const u64* p) {
-  u64 v;
-  asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
-
-MS_DEVICE void store_release(u64* p, u64 v) {
-  asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
 
 }  // namespace ms
 #endif

@@ -30,7 +30,7 @@ struct Watched {
   MS_DEVICE void open(u32 id, u64 now) {
     worker = id;
     cut_seq = 1, dequeued = cut_dequeued = unclaimed = 0;
-    cut_t = now, due = (now / engine.epoch_ns + 1) * engine.epoch_ns;
+    cut_t = now, due = (now / segment.epoch_ns + 1) * segment.epoch_ns;
     early = false;
   }
   MS_DEVICE void cut_early() { early = true, due = 0; }
@@ -102,7 +102,7 @@ struct Accounts {
     w.early = false;
     w.unclaimed = 0;
     w.cut_seq = w.queue.next, w.cut_dequeued = w.dequeued, w.cut_t = now;
-    w.due = (now / engine.epoch_ns + 1) * engine.epoch_ns;
+    w.due = (now / segment.epoch_ns + 1) * segment.epoch_ns;
     return true;
   }
 
@@ -149,7 +149,7 @@ struct Accounts {
 
   /// The interval's record; words EPOCH to SEQ_TO stay for the coverage records after it.
   MS_DEVICE void interval(const Watched& w, u64 now) {
-    const u64 epoch = w.cut_t / engine.epoch_ns, last = now / engine.epoch_ns;
+    const u64 epoch = w.cut_t / segment.epoch_ns, last = now / segment.epoch_ns;
     __syncwarp();
     if (lane_id() == 0) {
       u64* r = shared.record;

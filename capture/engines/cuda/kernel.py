@@ -19,7 +19,7 @@ from . import tables, weights
 from .compilation import Hooks, cubin
 from .memory import HostWords, SegmentMemory
 from .monitors import MonitorMemory, Sizes
-from .parameters import ENGINE, HOST_PING, LEAVE, LINE_BYTES, RUN_LINES
+from .parameters import DEPENDENCY, ENGINE, HOST_PING, LEAVE, LINE_BYTES, ORDER_LINES, RUN_LINES, SEGMENT, TASK
 from .settings import Settings
 
 FIRING = (Hooks.QUEUE, Hooks.DEVICE)
@@ -104,6 +104,7 @@ class Megakernel:
             "queues": self.blocks * 2 * LINE_BYTES // 4,
             "entries": self.blocks * self.capacity * 4,
             "run": len(RUN_LINES) * LINE_BYTES // 4,
+            "orders": len(ORDER_LINES) * LINE_BYTES // 4,
             "token": cache_rows,
             "used_token": self.settings.steps * m.slots,
             "native": self.blocks * WORKERS_PER_BLOCK * NATIVE_SLOTS * 2,
@@ -175,23 +176,23 @@ class Megakernel:
     def prepare(
         self, module: Any, segment: SegmentMemory | None = None, *, dynamic: bool | None = None, mask: int = 0
     ) -> None:
-        """Set a module's `engine` and all that it counts with. Outputs are poisoned: what nobody writes is NaN."""
-        values = np.zeros((), ENGINE)
-        for name, array in self._arrays.items():
-            values[name] = array.data.ptr
-        own = self._sizes() | {"dynamic": self.settings.dynamic if dynamic is None else dynamic}
+        """Set a module's constants and all that it counts with. Outputs are poisoned: what nobody writes is NaN."""
+        values = {name: int(array.data.ptr) for name, array in self._arrays.items()} | self._sizes()
+        values["dynamic"] = self.settings.dynamic if dynamic is None else dynamic
         if segment:
-            own |= self.monitors().parameters
+            values |= self.monitors().parameters | segment.parameters
             self.monitors().reset(self.stream)
-        for name, value in (own | (segment.parameters if segment else {})).items():
-            values[name] = value
         self.host.reset()
-        for name in ("counters", "satisfied", "queues", "entries", "run"):
+        for name in ("counters", "satisfied", "queues", "entries", "run", "orders"):
             self._arrays[name].data.memset_async(0, self._arrays[name].nbytes, self.stream)
         for name in ("logits", "kept_logits", "act", "qkv", "heads_out"):
             self._arrays[name].data.memset_async(0xFF, self._arrays[name].nbytes, self.stream)
-        self._line("control").set(np.array([mask], np.uint32), stream=self.stream)
-        self._global(module, "engine", ENGINE.itemsize).set(values.reshape(1).view(np.uint8), stream=self.stream)
+        self._line("orders", ORDER_LINES.index("control")).set(np.array([mask], np.uint32), stream=self.stream)
+        for name, record in (("segment", SEGMENT), ("engine", ENGINE)):
+            constant = np.zeros(1, record)
+            for field in values.keys() & set(record.names or ()):
+                constant[field] = values[field]
+            self._global(module, name, record.itemsize).set(constant.view(np.uint8), stream=self.stream)
         self.stream.synchronize()
 
     def _sizes(self) -> dict[str, int]:
@@ -203,6 +204,8 @@ class Megakernel:
             "epoch_ns": int(s.epoch_ms * 1e6),
             "blocks": self.blocks,
             "n_tasks": g.tasks,
+            "task_bytes": TASK.itemsize,
+            "dep_bytes": DEPENDENCY.itemsize,
             "n_deps": g.deps,
             "n_classes": len(g.classes),
             "end_dep": g.end,
@@ -230,9 +233,10 @@ class Megakernel:
         """Device address of the compiler-native records, and slots of each worker."""
         return int(self._arrays["native"].data.ptr), NATIVE_SLOTS
 
-    def _line(self, name: str) -> Any:
-        at = RUN_LINES.index(name) * LINE_BYTES // 4
-        return self._arrays["run"][at : at + 1]
+    def _line(self, name: str, index: int) -> Any:
+        """The word of a line in an array of lines."""
+        at = index * LINE_BYTES // 4
+        return self._arrays[name][at : at + 1]
 
     @property
     def running(self) -> bool:
@@ -249,7 +253,7 @@ class Megakernel:
             self.monitor_stream.synchronize()
         except self.cupy.cuda.runtime.CUDARuntimeError as e:
             raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
-        return LEAVE[int(self._line("leave").get()[0])]
+        return LEAVE[int(self._line("run", RUN_LINES.index("leave")).get()[0])]
 
     def answer_pings(self, first: int, count: int) -> None:
         """Start the kernel that answers the host's pings."""

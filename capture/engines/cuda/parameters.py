@@ -1,35 +1,49 @@
-"""The kernel's one parameter block, `struct Engine` of capture/device/engine.cuh, as a numpy record."""
+"""What the host gives the kernel: `struct Segment` of capture/device/segment.cuh and `struct Engine` of engine.cuh."""
 
 from __future__ import annotations
 
 import numpy as np
 
-_POINTERS = """
+
+def _record(pointers: str, words: str, halves: str) -> np.dtype[np.void]:
+    """A struct of pointers, then u64, then u32."""
+    kinds = ((pointers, "<u8"), (words, "<u8"), (halves, "<u4"))
+    return np.dtype([(name, kind) for names, kind in kinds for name in names.split()], align=True)
+
+
+SEGMENT = _record(
+    """
+    cursors workers summaries rings control host exports export_words
+    orders hook_queues programs running books deep progress native
+    tasks deps request request_set
+    """,
+    "limit_ns epoch_ns block_bytes",
+    """
+    blocks n_tasks task_bytes dep_bytes end_dep steps slots
+    monitors ring_blocks block_rows summary_rows policy exported native_slots
+    """,
+)
+ENGINE = _record(
+    """
     tasks deps releases list_ptr list_task
     request position cache_row forced_token request_set event_ptr event
     fault_phase fault_factor fault_postpone fault_starve fault_crowd
-    counters satisfied queues entries run
-    cursors workers summaries rings
-    hook_queues programs running books deep progress exports export_words
-    control host step_begun
-    native
+    counters satisfied queues entries run step_begun
     embedding norms w_qkv w_o w_gate w_up w_down w_head rotary
     residual x qkv heads_out partial act logits keys values token used_token kept_logits
-"""
-_WORDS = "limit_ns epoch_ns block_bytes"
-_HALVES = """
+    """,
+    "",
+    """
     blocks n_tasks n_deps n_classes end_dep steps slots dynamic capacity pressure faulty operator_bytes
-    ring_blocks block_rows summary_rows monitors policy exported
-    layers d_model heads kv_heads head_dim ffn vocab context cache_rows keep_every native_slots
-"""
-FIELDS = tuple(
-    (name, kind) for names, kind in ((_POINTERS, "u8"), (_WORDS, "u8"), (_HALVES, "u4")) for name in names.split()
+    layers d_model heads kv_heads head_dim ffn vocab context cache_rows keep_every
+    """,
 )
-ENGINE = np.dtype([(name, "<" + kind) for name, kind in FIELDS], align=True)
 
 LINE_BYTES = 128
-RUN_LINES = ("begun", "leave", "stop", "control")
+RUN_LINES = ("begun", "leave")
 """Lines of `struct Run`."""
+ORDER_LINES = ("stop", "control")
+"""Lines of `struct Orders`."""
 LEAVE = ("running", "done", "stopped", "deadline")
 """`enum Leave`."""
 HOST_STOP, HOST_STEP, HOST_PING, HOST_PING_TIME, HOST_PING_ECHO, HOST_GO, HOST_CHANGE = 0, 8, 16, 24, 32, 40, 64
@@ -50,10 +64,10 @@ TASK = np.dtype(
         ("releases", "<u4"),
     ]
 )
-"""`struct Task`."""
+"""`struct Task`, which begins with a TaskRow."""
 NO_SLOT = 0xFFFF
 DEPENDENCY = np.dtype([("wanted", "<u4"), ("kind", "<u4"), ("first", "<u4"), ("waiters", "<u4")])
-"""`struct Dependency`."""
+"""`struct Dependency`, which begins with a DepRow."""
 RELEASE = np.dtype([("dep", "<u4"), ("wanted", "<u4"), ("first", "<u4"), ("waiters", "<u4")])
 """`struct Release`."""
 RELEASE_BITS = 24

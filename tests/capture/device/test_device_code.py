@@ -59,11 +59,12 @@ def test_without_hooks_nothing_of_them_is_left(tmp_path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True)
         code[hooks] = out.read_text()
     offset = {
-        name: parameters.ENGINE.fields[name][1] for name in ("cursors", "workers", "summaries", "rings", "native")
+        name: parameters.SEGMENT.fields[name][1] for name in ("cursors", "workers", "summaries", "rings", "native")
     }
 
     def reads(hooks: Hooks, name: str) -> bool:
-        return re.search(rf"ld\.const\S*\s.*\[engine\+{offset[name]}\]", code[hooks]) is not None
+        place = rf"\+{offset[name]}" if offset[name] else ""
+        return re.search(rf"ld\.const\S*\s.*\[segment{place}\]", code[hooks]) is not None
 
     def stamps(hooks: Hooks) -> int:
         return len(re.findall(r"st\.relaxed\.cta\.shared\.b128", code[hooks]))
@@ -80,12 +81,12 @@ def test_without_hooks_nothing_of_them_is_left(tmp_path: Path) -> None:
 
 
 def struct(name: str) -> list[tuple[str, str]]:
-    """(field, C type) of a struct in engine.cuh, pointers as u64."""
-    text = (SOURCES / "engine.cuh").read_text()
-    body = re.search(rf"struct (?:alignas\(\d+\) )?{name} {{\n(.*?)\n}};", text, re.S)
+    """(field, C type) of a struct in segment.cuh or engine.cuh, what it begins with included, pointers as u64."""
+    text = (SOURCES / "segment.cuh").read_text() + (SOURCES / "engine.cuh").read_text()
+    body = re.search(rf"struct (?:alignas\(\d+\) )?{name}(?: : (\w+))? {{\n(.*?)\n}};", text, re.S)
     assert body
-    out = []
-    for line in re.sub(r"//[^\n]*", "", body[1]).split(";"):
+    out = struct(body[1]) if body[1] else []
+    for line in re.sub(r"//[^\n]*", "", body[2]).split(";"):
         declaration = line.strip()
         if declaration:
             kind, names = re.fullmatch(r"((?:const )?\w+ ?\*?) ?(.*)", declaration, re.S).groups()  # type: ignore[union-attr]
@@ -96,6 +97,7 @@ def struct(name: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
+        ("Segment", parameters.SEGMENT),
         ("Engine", parameters.ENGINE),
         ("Task", parameters.TASK),
         ("Dependency", parameters.DEPENDENCY),
@@ -124,9 +126,10 @@ def test_constants_are_as_the_device_declares_them() -> None:
     leave = dict(re.findall(r"(RUNNING|DONE|STOPPED|DEADLINE) = (\d)", text))
     assert [name.lower() for name in leave] == list(parameters.LEAVE)
     assert list(leave.values()) == ["0", "1", "2", "3"]
-    lines = re.search(r"struct Run {(.*?)};", text, re.S)
-    assert lines
-    assert tuple(re.findall(r"Line (\w+);", lines[1])) == parameters.RUN_LINES
+    for name, mirror in (("Run", parameters.RUN_LINES), ("Orders", parameters.ORDER_LINES)):
+        lines = re.search(rf"struct {name} {{(.*?)}};", text, re.S)
+        assert lines
+        assert tuple(re.findall(r"Line (\w+);", lines[1])) == mirror
     assert f"alignas({parameters.LINE_BYTES}) Line" in text
     assert f"RELEASE_BITS = {parameters.RELEASE_BITS};" in text
     assert f"NO_SLOT = {parameters.NO_SLOT:#x};" in text

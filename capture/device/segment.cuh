@@ -1,0 +1,120 @@
+// What hooks and monitors know of the kernel that they are part of: where its segment is, what they keep in device memory,
+// and the tables by which a monitor completes a record to a row. The host writes it once, before the launch. Mirrored
+// field by field by capture/engines/cuda/parameters.py, whose test reads this file.
+#pragma once
+#include "hooks_abi.cuh"
+#include "ptx.cuh"
+
+#define MS_HOOKS_NONE 0    // compiled out
+#define MS_HOOKS_QUEUE 1   // queues and a monitor warp
+#define MS_HOOKS_NATIVE 2  // a compiler-native profiler's record: the timer and 8 bytes to device memory
+#define MS_HOOKS_DEVICE 3  // queues in device memory, drained by monitor blocks that were launched before
+#ifndef MS_HOOKS
+#define MS_HOOKS MS_HOOKS_QUEUE
+#endif
+#define MS_MONITORED (MS_HOOKS == MS_HOOKS_QUEUE || MS_HOOKS == MS_HOOKS_DEVICE)  // the builds that have monitors
+
+namespace ms {
+
+struct Programs;
+
+constexpr u16 NO_SLOT = 0xffff;
+
+/// What a row needs of a task of every iteration. An engine's own, larger record may begin with it: `task_bytes` apart.
+/// Never written while the kernel runs, so a monitor may read it at any later time.
+struct alignas(16) TaskRow {
+  u32 tile;
+  u16 task_class;
+  u16 slot;  // NO_SLOT: the work is the whole batch's
+  u32 dep;   // waited on before it starts; 0: it may start when the iteration begins
+  u8 dep_kind;
+  u8 op;      // this byte and the next two are the engine's own
+  u16 layer;
+};
+
+/// What a row needs of an element of an event tensor; `dep_bytes` apart.
+struct DepRow {
+  u32 wanted;  // releases in one iteration
+  u32 kind;
+};
+
+/// One atomic word per cache line, so that no poller disturbs another's writer.
+struct alignas(128) Line {
+  u32 word;
+};
+
+/// What the elected monitor hands on from the host.
+struct Orders {
+  Line stop;     // not zero asks for an end at the next iteration
+  Line control;  // hooks to record, in the low 24 bits, and the commit byte that they belong to
+};
+
+/// How far a monitor is, for the others; written by it alone.
+struct alignas(128) Progress {
+  u32 epochs;  // that it has closed
+  u32 change;  // number of the change that is in force with it
+};
+
+/// Worker w of the first `blocks` is block w's compute worker, blocks + w its scheduler worker.
+struct Segment {
+  // in host memory: the segment's areas, words and buffers between the monitors and the engine's process
+  u64* cursors;
+  u64* workers;
+  u64* summaries;
+  u8* rings;
+  const u8* control;
+  u64* host;          // HostWord
+  u64* exports;       // [monitors, EXPORT_WORDS]
+  u64* export_words;  // [monitors, MONITOR_WORDS]
+  // in device memory: what monitors keep; zero before a launch
+  Orders* orders;
+  void* hook_queues;  // [blocks] of HookQueues, where they are in device memory
+  Programs* programs;
+  void* running;      // [monitors, PLACES] of Running
+  void* books;        // [PLACES, workers + 1] of Book
+  void* deep;         // [monitors] of VmDeep
+  Progress* progress;  // [monitors]
+  uint2* native;      // [workers, native_slots], a compiler-native profiler's records
+  // in device memory: the engine's tables; entry 0 of the first two is no task and no dependency
+  const u8* tasks;         // [n_tasks + 1] of TaskRow
+  const u8* deps;          // of DepRow
+  const u32* request;      // [steps, slots], 0: nobody
+  const u32* request_set;  // [steps]
+  // sizes
+  u64 limit_ns;
+  u64 epoch_ns;
+  u64 block_bytes;
+  u32 blocks;
+  u32 n_tasks;
+  u32 task_bytes;
+  u32 dep_bytes;
+  u32 end_dep;  // what the end of an iteration is waited for by; 0: nothing
+  u32 steps;
+  u32 slots;
+  u32 monitors;
+  u32 ring_blocks;
+  u32 block_rows;
+  u32 summary_rows;
+  u32 policy;
+  u32 exported;
+  u32 native_slots;
+};
+
+/// Words of Segment::host, the engine's own page of host memory.
+enum HostWord : u32 {
+  HOST_STOP = 0,
+  HOST_STEP = 8,
+  HOST_PING = 16,
+  HOST_PING_TIME = 24,
+  HOST_PING_ECHO = 32,
+  HOST_GO = 40,     // of `tasks` in firing.cu
+  HOST_CHANGE = 64  // ChangeWord
+};
+
+extern "C" {
+__constant__ Segment segment;
+}
+
+MS_DEVICE const DepRow& dep_row(u32 dep) { return *reinterpret_cast<const DepRow*>(segment.deps + dep * segment.dep_bytes); }
+
+}  // namespace ms
