@@ -4,24 +4,9 @@
 //   tasks     tasks of a given length with monitors and programs as they are attached: what all of it costs.
 //   burst     every worker fires as fast as it can into a real monitor: rows per second to host memory.
 #include "engine.cuh"
-#include "hooks.cuh"
-#include "monitor.cuh"
+#include "megascope.cuh"
 
 namespace ms {
-
-struct FiringShared {
-  HookShared hooks;
-#if MS_HOOKS == MS_HOOKS_QUEUE
-  MonitorShared monitor;
-#endif
-};
-
-MS_DEVICE void clear(FiringShared& shared) {
-#if MS_HOOKS == MS_HOOKS_QUEUE  // in the other builds there is nothing in it
-  u32* words = reinterpret_cast<u32*>(&shared);
-  for (u32 i = threadIdx.x; i < sizeof(FiringShared) / 4; i += blockDim.x) words[i] = 0;
-#endif
-}
 
 MS_DEVICE void compute_barrier() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
 
@@ -38,10 +23,9 @@ MS_DEVICE void multiply_add(float& x, u32 rounds) {
 /// cycles: by block, of the whole loop. EVENTS: 0 no hooks, 2 those of a task; which of them fire, the mask says.
 template <u32 EVENTS, bool INSIDE>
 MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask) {
-  MS_SHARED(FiringShared, shared);
+  MS_SHARED(Scope, shared);
+  shared.open();
 #if MS_HOOKS == MS_HOOKS_QUEUE
-  clear(shared);
-  __syncthreads();
   if (threadIdx.x == 0) shared.hooks.compute.words.mask = mask;
   __syncthreads();
   if (threadIdx.x >= COMPUTE_THREADS) {  // a consumer that only takes, in the monitor's place
@@ -104,20 +88,10 @@ FIRING(2, beside, false)
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigned count, unsigned rounds,
                                                                         unsigned long long* elapsed, float* sink) {
   using namespace ms;
-  MS_SHARED(FiringShared, shared);
-  clear(shared);
+  MS_SHARED(Scope, shared);
   const u64 deadline = device_time() + segment.limit_ns;
-  __syncthreads();
-  if (threadIdx.x >= COMPUTE_THREADS + 32) {
-#if MS_HOOKS == MS_HOOKS_QUEUE
-    const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
-    Monitor monitor(shared.monitor, blockIdx.x, deadline);
-    monitor.watch(shared.hooks.compute, true, compute_worker(), mask);
-    monitor.watch(shared.hooks.scheduler, false, scheduler_worker(), mask);
-    monitor.run();
-#endif
-    return;
-  }
+  shared.open();
+  if (threadIdx.x >= COMPUTE_THREADS + 32) return shared.watch(deadline);
   if (threadIdx.x >= COMPUTE_THREADS) {  // a scheduler that has nothing to do
     SchedulerHooks hooks;
     hooks.open(shared.hooks);
@@ -155,13 +129,9 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
 /// event that finds its queue full is lost and counted, as always.
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigned events) {
   using namespace ms;
-  MS_SHARED(FiringShared, shared);
-  clear(shared);
-  u64 deadline = device_time() + segment.limit_ns;
-  __syncthreads();
-  const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
-  if (threadIdx.x == 0) shared.hooks.compute.words.mask = shared.hooks.scheduler.words.mask = mask;
-  __syncthreads();
+  MS_SHARED(Scope, shared);
+  const u64 deadline = device_time() + segment.limit_ns;
+  shared.open();
   if (threadIdx.x == 0) {
     ComputeHooks hooks;
     hooks.open(shared.hooks);
@@ -181,10 +151,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) burst(unsigne
     }
     hooks.close();
   } else if (threadIdx.x >= COMPUTE_THREADS + 32) {
-    Monitor monitor(shared.monitor, blockIdx.x, deadline);
-    monitor.watch(shared.hooks.compute, true, compute_worker(), mask);
-    monitor.watch(shared.hooks.scheduler, false, scheduler_worker(), mask);
-    monitor.run();
+    shared.watch(deadline);
   }
 }
 #endif

@@ -1,16 +1,13 @@
 // The decode step of a dense transformer as one persistent kernel: a block per multiprocessor, many iterations per
 // launch. Threads 0 to 127 compute (thread 0 is the compute worker), the next warp schedules, the last one monitors.
-#include "monitor.cuh"
+#include "megascope.cuh"
 #include "operators.cuh"
 #include "scheduler.cuh"
 
 namespace ms {
 
 struct BlockShared {
-  HookShared hooks;
-#if MS_HOOKS == MS_HOOKS_QUEUE
-  MonitorShared monitor;
-#endif
+  Scope scope;
   Mailbox mailbox;
   Work work;
 };
@@ -26,7 +23,7 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
   Source source;
   Outbox outbox;
   bool worker = threadIdx.x == 0, running = true;
-  hooks.open(shared.hooks, threadIdx.x);
+  hooks.open(shared.scope.hooks, threadIdx.x);
   if (worker) {
     source.open(deadline);
     outbox.open(shared.mailbox);
@@ -60,62 +57,22 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
 extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() {
   using namespace ms;
   BlockShared& shared = *reinterpret_cast<BlockShared*>(block_memory() + engine.operator_bytes);
-  u32* words = reinterpret_cast<u32*>(&shared);
-  for (u32 i = threadIdx.x; i < sizeof(BlockShared) / 4; i += BLOCK_THREADS) words[i] = 0;
-  u64 deadline = device_time() + segment.limit_ns;
+  const u64 deadline = device_time() + segment.limit_ns;
+  if (threadIdx.x == 0) shared.mailbox = {};
+  shared.scope.open();
   __syncthreads();  // the last one: from here on the roles part
-#if MS_HOOKS == MS_HOOKS_QUEUE
-  const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
-  if (threadIdx.x == 0) shared.hooks.compute.words.mask = shared.hooks.scheduler.words.mask = mask;
-  __syncthreads();
-#endif
   if (threadIdx.x < COMPUTE_THREADS) {
     compute_role(shared, deadline);
   } else if (threadIdx.x < COMPUTE_THREADS + 32) {
     Scheduler scheduler;
-    scheduler.open(shared.hooks, shared.mailbox, deadline);
+    scheduler.open(shared.scope.hooks, shared.mailbox, deadline);
     scheduler.run();
   } else {
-#if MS_HOOKS == MS_HOOKS_QUEUE
-    Monitor monitor(shared.monitor, blockIdx.x, deadline);
-    monitor.watch(shared.hooks.compute, true, compute_worker(), mask);
-    monitor.watch(shared.hooks.scheduler, false, scheduler_worker(), mask);
-    monitor.run();
-#endif
+    shared.scope.watch(deadline);
   }
 }
 
-#if MS_HOOKS == MS_HOOKS_DEVICE
-/// The monitors, launched before the megakernel: one warp a block, for every gridDim-th worker. A block of theirs fits
-/// beside one of the megakernel's.
-extern "C" __global__ void __launch_bounds__(32, 1) monitors() {
-  using namespace ms;
-  MS_SHARED(MonitorShared, shared);
-  u32* words = reinterpret_cast<u32*>(&shared);
-  for (u32 i = threadIdx.x; i < sizeof(shared) / 4; i += 32) words[i] = 0;
-  __syncwarp();
-  const u32 mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
-  Monitor monitor(shared, blockIdx.x, device_time() + segment.limit_ns);
-#pragma unroll 1
-  for (u32 worker = blockIdx.x; worker < 2 * engine.blocks; worker += gridDim.x) {
-    const bool compute = worker < engine.blocks;
-    HookQueues& queues = static_cast<HookQueues*>(segment.hook_queues)[compute ? worker : worker - engine.blocks];
-    if (compute)
-      monitor.watch(queues.compute, true, worker, mask);
-    else
-      monitor.watch(queues.scheduler, false, worker, mask);
-  }
-  monitor.run();
-}
-#endif
-
-/// Sizes in bytes that the host allocates by; `struct Sizes` of capture/engines/cuda/monitors.py, in its order.
+/// Of a block's shared memory, beside the operators' own, which comes first; for the host.
 extern "C" {
-__constant__ unsigned sizes[] = {
-    sizeof(ms::BlockShared),  // of a block's shared memory, beside the operators' own, which comes first
-#if MS_MONITORED
-    sizeof(ms::HookQueues), sizeof(ms::Programs),     sizeof(ms::Running), sizeof(ms::Book),
-    sizeof(ms::VmDeep),     sizeof(ms::MonitorShared), ms::EXPORT_WORDS * 8, ms::PLACES, ms::WATCHED,
-#endif
-};
+__constant__ unsigned shared_bytes = sizeof(ms::BlockShared);
 }

@@ -94,7 +94,7 @@ struct Programs {
 
 /// The last of a program's is its shared part's.
 MS_DEVICE Book& book_of(u32 place, u32 worker) {
-  const u32 all = 2 * segment.blocks + 1;
+  const u32 all = all_workers() + 1;
   return static_cast<Book*>(segment.books)[place * all + (worker == SHARED_PART ? all - 1 : worker)];
 }
 
@@ -133,7 +133,7 @@ MS_DEVICE bool admit_change(const u64* words) {
     a.arena = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_ARENA));
     a.instructions = __shfl_sync(FULL_WARP, mine, CHANGE_INSTRUCTIONS);
     a.rows = __shfl_sync(FULL_WARP, mine, CHANGE_ROWS);
-    a.workers = 2 * segment.blocks;
+    a.workers = all_workers();
     a.bit = __shfl_sync(FULL_WARP, mine, CHANGE_BIT);
     running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (segment.exported | 1u << MS_HOOK_EPOCH);
     running.program = __shfl_sync(FULL_WARP, mine, CHANGE_PROGRAM);

@@ -55,7 +55,7 @@ struct alignas(128) Progress {
   u32 change;  // number of the change that is in force with it
 };
 
-/// Worker w of the first `blocks` is block w's compute worker, blocks + w its scheduler worker.
+/// Worker b is block b's compute worker; with two roles, blocks + b is its scheduler worker.
 struct Segment {
   // in host memory: the segment's areas, words and buffers between the monitors and the engine's process
   u64* cursors;
@@ -85,6 +85,7 @@ struct Segment {
   u64 epoch_ns;
   u64 block_bytes;
   u32 blocks;
+  u32 roles;  // workers of a block, 1 or 2
   u32 n_tasks;
   u32 task_bytes;
   u32 dep_bytes;
@@ -115,6 +116,10 @@ extern "C" {
 __constant__ Segment segment;
 }
 
-MS_DEVICE const DepRow& dep_row(u32 dep) { return *reinterpret_cast<const DepRow*>(segment.deps + dep * segment.dep_bytes); }
+MS_DEVICE u32 all_workers() { return segment.roles * segment.blocks; }
+
+MS_DEVICE const DepRow& dep_row(u32 dep) {
+  return *reinterpret_cast<const DepRow*>(segment.deps + dep * segment.dep_bytes);
+}
 
 }  // namespace ms

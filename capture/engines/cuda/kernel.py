@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,9 @@ FIRING = (Hooks.QUEUE, Hooks.DEVICE)
 """Builds with monitors."""
 THREADS = {Hooks.NONE: 160, Hooks.QUEUE: 192, Hooks.NATIVE: 160, Hooks.DEVICE: 160}
 NATIVE_SLOTS = 1 << 14
-WORKERS_PER_BLOCK = 2
+ROLES = 2
+"""Workers of a block: its compute worker and its scheduler worker."""
+Compiled = Callable[[str, str, Hooks], Path]
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,20 @@ class Build:
     local_bytes: int
     shared_bytes: int
     """of a block, the operators' buffer included"""
-    sizes: Sizes
+    sizes: Sizes | None
+    """of what its monitors keep; None without"""
 
 
 class Megakernel:
     """All that lives on the device for a run. Launches are one at a time; each begins from step 0.
 
-    keep_every: the logits of every that many steps are kept for a check; 0 keeps none.
+    keep_every: the logits of every that many steps are kept for a check; 0 keeps none. compiled: where a source is, made
+    for an architecture and a build of the hooks.
     """
 
-    def __init__(self, cupy: Any, settings: Settings, *, keep_every: int = 0) -> None:
+    def __init__(self, cupy: Any, settings: Settings, *, keep_every: int = 0, compiled: Compiled = cubin) -> None:
         tables.refuse(settings.model)
-        self.cupy, self.settings = cupy, settings
+        self.cupy, self.settings, self._compiled = cupy, settings, compiled
         device = cupy.cuda.Device(0)
         self.architecture = f"sm_{device.compute_capability}"
         self.blocks = int(device.attributes["MultiProcessorCount"])
@@ -107,7 +113,7 @@ class Megakernel:
             "orders": len(ORDER_LINES) * LINE_BYTES // 4,
             "token": cache_rows,
             "used_token": self.settings.steps * m.slots,
-            "native": self.blocks * WORKERS_PER_BLOCK * NATIVE_SLOTS * 2,
+            "native": self.blocks * ROLES * NATIVE_SLOTS * 2,
         }
         out = {name: cp.zeros(max(n, 1), np.float32) for name, n in floats.items()}
         return out | {name: cp.zeros(n, np.uint32) for name, n in words.items()}
@@ -121,12 +127,11 @@ class Megakernel:
     def build(self, hooks: Hooks) -> Build:
         """A build of the kernel, compiled and loaded when first asked for; never while a launch runs."""
         if hooks not in self._builds:
-            module = self.cupy.RawModule(path=str(cubin("megakernel.cu", self.architecture, hooks)))
+            module = self.cupy.RawModule(path=str(self._compiled("megakernel.cu", self.architecture, hooks)))
             function = module.get_function("megakernel")
-            fires = hooks in FIRING
-            words = len(Sizes._fields) if fires else 1
-            sizes = Sizes(*self._global(module, "sizes", 4 * words).get().view(np.uint32).tolist())
-            shared = sizes.block + tables.operator_bytes(self.settings.model)
+            sizes = Sizes.of(self.cupy, module) if hooks in FIRING else None
+            shared = int(self._global(module, "shared_bytes", 4).get().view(np.uint32)[0])
+            shared += tables.operator_bytes(self.settings.model)
             function.max_dynamic_shared_size_bytes = shared
             self._builds[hooks] = Build(module, function, function.num_regs, function.local_size_bytes, shared, sizes)
         return self._builds[hooks]
@@ -135,10 +140,12 @@ class Megakernel:
         """Memory of the monitors, allocated when first asked for."""
         if self._monitors is None:
             sizes, arena = self.build(self.firing).sizes, int(self.settings.arena_mb * 1e6)
-            if WORKERS_PER_BLOCK * self.blocks > self.monitor_count * sizes.watched:
-                least = -(-WORKERS_PER_BLOCK * self.blocks // sizes.watched)
+            assert sizes is not None
+            workers = ROLES * self.blocks
+            if workers > self.monitor_count * sizes.watched:
+                least = -(-workers // sizes.watched)
                 raise Usage("cannot start the cuda engine", f"monitor_blocks={self.monitor_count}", f"{least} at least")
-            self._monitors = MonitorMemory(self.cupy, sizes, self.monitor_count, self.blocks, arena)
+            self._monitors = MonitorMemory(self.cupy, sizes, self.monitor_count, self.blocks, workers, arena)
         return self._monitors
 
     def _global(self, module: Any, name: str, nbytes: int) -> Any:
@@ -203,6 +210,7 @@ class Megakernel:
             "limit_ns": int(s.seconds * 1e9),
             "epoch_ns": int(s.epoch_ms * 1e6),
             "blocks": self.blocks,
+            "roles": ROLES,
             "n_tasks": g.tasks,
             "task_bytes": TASK.itemsize,
             "dep_bytes": DEPENDENCY.itemsize,
@@ -264,7 +272,7 @@ class Megakernel:
 
     @cached_property
     def _clock(self) -> Any:
-        return self.cupy.RawModule(path=str(cubin("clock.cu", self.architecture)))
+        return self.cupy.RawModule(path=str(self._compiled("clock.cu", self.architecture, Hooks.QUEUE)))
 
     # --- results ------------------------------------------------------------------------------------------------
 

@@ -52,33 +52,37 @@ CODE_BYTES = 1 << 17
 
 
 class Sizes(NamedTuple):
-    """`sizes` of megakernel.cu, in bytes; `places` and `watched` are counts."""
+    """`segment_sizes` of megascope.cuh, in bytes; `places` and `watched` are counts."""
 
-    block: int
-    queues: int = 0
-    programs: int = 0
-    running: int = 0
-    book: int = 0
-    deep: int = 0
-    monitor: int = 0
-    exports: int = 0
-    places: int = 0
-    watched: int = 0
+    queues: int
+    programs: int
+    running: int
+    book: int
+    deep: int
+    exports: int
+    places: int
+    watched: int
+
+    @classmethod
+    def of(cls, cupy: Any, module: Any) -> Sizes:
+        """Of a loaded build that has monitors."""
+        words = cupy.ndarray((len(cls._fields),), np.uint32, module.get_global("segment_sizes"))
+        return cls(*words.get().tolist())
 
 
 class MonitorMemory:
-    """Allocated before a launch. arena: bytes for the maps of all programs.
+    """Allocated before a launch. blocks, workers: of the kernel. arena: bytes for the maps of all programs.
 
     words: [monitors, MonitorWord.WORDS], and exports: [monitors, words of a buffer], both shared with the device.
     """
 
-    def __init__(self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, arena: int) -> None:
+    def __init__(self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, workers: int, arena: int) -> None:
         self.sizes, self.monitors = sizes, monitors
         self._arrays = {
             "hook_queues": cupy.zeros(blocks * sizes.queues, np.uint8),
             "programs": cupy.zeros(sizes.programs, np.uint8),
             "running": cupy.zeros(monitors * sizes.places * sizes.running, np.uint8),
-            "books": cupy.zeros(sizes.places * (2 * blocks + 1) * sizes.book, np.uint8),
+            "books": cupy.zeros(sizes.places * (workers + 1) * sizes.book, np.uint8),
             "deep": cupy.zeros(monitors * sizes.deep, np.uint8),
             "progress": cupy.zeros(monitors * 128, np.uint8),
         }
@@ -97,7 +101,7 @@ class MonitorMemory:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Of `struct Engine`."""
+        """Of `struct Segment`."""
         out = {name: int(array.data.ptr) for name, array in self._arrays.items()}
         return out | {"exports": self.exports.ctypes.data, "export_words": self.words.ctypes.data}
 
