@@ -108,6 +108,24 @@ struct ComputeHooks {
     if (out.wants(MS_HOOK_PRESSURE))
       out.push(MS_HOOK_PRESSURE, device_time_low(), task, iteration, depth, threshold, MS_PRESSURE_FALLS, 0);
   }
+  // Of kernels without scheduler warps, whose compute workers count up dependencies and begin iterations themselves.
+
+  /// after: releases counted in this iteration, with this one.
+  MS_DEVICE void release(u32 task, u32 iteration, u32 dep, u32 after) {
+    if (out.wants(MS_HOOK_RELEASE)) out.push(MS_HOOK_RELEASE, device_time_low(), task, iteration, dep, after, 0, 0);
+  }
+  /// `count` consecutive tasks of one class may start, since `releaser` (0: the iteration's begin) satisfied what they
+  /// waited for.
+  MS_DEVICE void ready(u32 first, u32 count, u32 iteration, u32 releaser) {
+    const u32 range = count > 1 ? MS_FLAG_RANGE : 0;
+    if (out.wants(MS_HOOK_READY)) out.push(MS_HOOK_READY, device_time_low(), first, iteration, releaser, count, range, 0);
+  }
+  /// By one worker of the kernel. flags: MS_STEP_BEGINS or MS_STEP_ENDS; began: the time of the former.
+  MS_DEVICE void step(u32 iteration, u64 began, u32 flags) {
+    if (flags & MS_STEP_BEGINS) store_host(segment.host + HOST_STEP, iteration + 1);
+    if (out.wants(MS_HOOK_STEP))
+      out.push(MS_HOOK_STEP, device_time_low(), 0, iteration, began, began >> 32, flags, 0);
+  }
   MS_DEVICE void close() {
     HookSpace::fence();
     HookSpace::store(out.words + offsetof(QueueWords, left), 1);
@@ -200,6 +218,9 @@ struct ComputeHooks {
   MS_DEVICE void wait(u32 task, u32, u32, u32, u32) { log.write(MS_HOOK_WAIT, task); }
   MS_DEVICE void resume(u32 task, u32, u32) { log.write(MS_HOOK_RESUME, task); }
   MS_DEVICE void pressure(u32, u32, u32, u32) { log.write(MS_HOOK_PRESSURE, 0); }
+  MS_DEVICE void release(u32 task, u32, u32, u32) { log.write(MS_HOOK_RELEASE, task); }
+  MS_DEVICE void ready(u32 first, u32, u32, u32) { log.write(MS_HOOK_READY, first); }
+  MS_DEVICE void step(u32, u64, u32) { log.write(MS_HOOK_STEP, 0); }
   MS_DEVICE void close() {}
 };
 
