@@ -20,7 +20,7 @@ import pytest
 from megascope.capture import attaching, control, wanted
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.engines.host.segment_sink import SegmentSink
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.engines.host.spec import parse_spec
 from megascope.capture.programs import histogram, image
 from megascope.capture.programs.execution import Limits

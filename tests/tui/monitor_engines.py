@@ -14,7 +14,7 @@ from tui_recordings import HOST, SMALL
 from megascope.capture import attaching, session
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.engines.host.segment_sink import SegmentSink
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.engines.host.spec import parse_spec
 from megascope.capture.programs import standard
 from megascope.capture.programs.execution import Limits

@@ -15,22 +15,17 @@ from ....store.errors import MegascopeError
 from ....store.tables import HOOK_BY_NAME, RING_ROW, WORKERS
 from ...segment.layout import Layout
 from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Clock, Cursor, Worker
-from ...segment.writer import SegmentWriter
 from ..faults import GroundTruth
-from ..host.segment_sink import SegmentSink
 from ..serving import Teller, Told
 from ..side_tables import compiler_tables
-from .clock import TICK_NS, Pinger
+from .clock import TICK_NS
+from .device_segment import DeviceSegment
 from .kernel import Megakernel
-from .memory import SegmentMemory
-from .programs import Programs
 from .settings import Settings
 
 EXPORTED = ("ready", "assign", "start", "complete", "wait", "resume", "release", "request", "step", "pressure")
 PINGS = 200
 POLL_S = 0.0005
-BEAT_S = 0.01
-FIT_S = 1.0
 
 
 def exported(dynamic: bool) -> int:
@@ -91,12 +86,11 @@ class CudaEngine:
             name="cuda megakernel",
         )
         engine = {"kind": "cuda", "params": s.params(), "perturbation": kernel.perturbation()}
-        self.segment = SegmentWriter.create(path, layout, side_tables=side_tables(kernel), engine=engine, record=record)
-        self._mask = layout.exported if record else 0
-        self.memory = SegmentMemory(kernel.cupy, self.segment)
-        self._pinger = Pinger(kernel.host)
-        sink = SegmentSink(self.segment)
-        self.programs = Programs(sink, kernel.monitors(), kernel.host, self._device_now, layout)
+        self._its = DeviceSegment(
+            kernel.cupy, path, layout, kernel.monitors(), kernel.host,
+            side_tables=side_tables(kernel), engine=engine, record=record,
+        )  # fmt: skip
+        self.segment, self.memory, self.programs = self._its.segment, self._its.memory, self._its.programs
         self._teller = Teller(self.segment.say)
         self._told: dict[int, list[Told]] = defaultdict(list)
         for told in kernel.plan.told:
@@ -108,7 +102,7 @@ class CudaEngine:
     def run(self) -> str:
         """Launch, follow, end. How it ended: done, stopped or deadline."""
         self._fit_alone()
-        self.kernel.launch(self.kernel.firing, self.memory, mask=self._mask)
+        self.kernel.launch(self.kernel.firing, self.memory, mask=self._its.mask)
         failed = True
         try:
             self._follow()
@@ -119,14 +113,12 @@ class CudaEngine:
             self._fit_alone()
         finally:
             self._teller.end(max(self._step - 1, 0))
-            self.segment.end(self._device_now(), max(self._step - 1, 0), failed=failed)
+            self._its.end(max(self._step - 1, 0), failed=failed)
         return how
 
     def close(self) -> None:
         """Give the segment's memory back to the driver; the file stays. Not while the kernel still writes to it."""
-        if not self.kernel.running:
-            self.memory.release()
-        self.segment.close()
+        self._its.close(running=self.kernel.running)
 
     def truth(self) -> GroundTruth:
         """What the fault controls did. It is not in the segment."""
@@ -145,21 +137,11 @@ class CudaEngine:
         }
 
     def _follow(self) -> None:
-        beat = fit = 0.0
         while self.kernel.running:
             if self.stop.is_set():
                 self.kernel.host.ask_stop()
             self._hear()
-            self.programs.poll()
-            now = time.monotonic()
-            if now - beat >= BEAT_S:
-                beat = now
-                self.segment.beat(self._device_now(), max(self._step - 1, 0))
-            if now - fit >= FIT_S:
-                fit = now
-                reading = self._pinger.burst(8)
-                if reading:
-                    self.segment.clock_fit(*reading)
+            self._its.poll(max(self._step - 1, 0))
             time.sleep(POLL_S)
 
     def _hear(self) -> None:
@@ -171,14 +153,10 @@ class CudaEngine:
                 self.kernel.injector.ran(step - 1, int(times[step - 1]), int(times[step]))
         self._step = begun
 
-    def _device_now(self) -> int:
-        """Device time, as the youngest heartbeat shows it."""
-        return int(self.segment.cursor[:, Cursor.HEARTBEAT].max())
-
     def _fit_alone(self) -> None:
         """A reading of both clocks while no megakernel runs."""
-        self.kernel.answer_pings(self._pinger.next, PINGS)
-        reading = self._pinger.burst(PINGS, 500_000_000)
+        self.kernel.answer_pings(self._its.pinger.next, PINGS)
+        reading = self._its.pinger.burst(PINGS, 500_000_000)
         if reading is None:
             raise MegascopeError("cannot read the device's clock", "it did not answer within half a second")
         self.segment.clock_fit(*reading)

@@ -21,8 +21,8 @@ from ...programs.verdict import Verdict
 from ...segment.layout import Layout
 from ...segment.program_words import Code, Op, Slot, SlotState
 from ...segment.requests import Request
+from ...segment.sink import SegmentSink
 from ..admission import Unfit, admit
-from ..host.segment_sink import SegmentSink
 from .exports import Exports, slices
 from .memory import HostWords
 from .monitors import CELL, CODE_BYTES, ChangeWord, MonitorMemory, MonitorWord

@@ -18,10 +18,10 @@ from types import FrameType
 from ....store.errors import Exit, MegascopeError, Usage
 from ....store.tables import HOOKS, RING_ROW
 from ...segment.layout import Layout
+from ...segment.sink import SegmentSink
 from ...segment.words import BLOCK_HEADER, CHUNK, MAX_BLOCKS, Clock, Policy
 from ...segment.writer import SegmentWriter
 from .engine import HostEngine, exported_hooks, monitors_of
-from .segment_sink import SegmentSink
 from .spec import Spec, parse_spec
 
 IMAGE_BYTES = 4 << 20

@@ -1,4 +1,4 @@
-"""Where the host engine's rows, records and words go; here, memory. `segment_sink` has the other."""
+"""Where the host engine's rows, records and words go; here, memory. `capture.segment.sink` has the other."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from host_runs import spec_of
 
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine, Result
-from megascope.capture.engines.host.segment_sink import SegmentSink
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.engines.recorded.output import Output
 from megascope.capture.engines.recorded.recording import Recording, rows_of
 from megascope.capture.engines.recorded.replay import Replay

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.engines.host.segment_sink import SegmentSink
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.words import Cursor, Record, Summary, Worker
 from megascope.capture.segment.writer import SegmentWriter
 

@@ -18,7 +18,7 @@ from megascope.analyze.session import Session as Analysis
 from megascope.capture import attaching
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.engines.host.segment_sink import SegmentSink
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.live_answers import LiveAnswers
 from megascope.capture.programs import language
 from megascope.capture.programs.execution import Limits

@@ -1,4 +1,4 @@
-"""The host engine's far side as a segment: rings, records, words and requests."""
+"""What an engine's process itself writes to a segment and reads from it: rings, records, words and requests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ....store.tables import EVENT_ROW
-from ...segment.map_ring import filler
-from ...segment.program_words import MAP_CHUNKS, Code, Slot, SlotState
-from ...segment.requests import Damaged, Request, RequestReader
-from ...segment.words import CHUNK, Cursor, Policy, Summary, Worker
-from ...segment.writer import SegmentWriter
-from .account import U32, U64
-from .state import I64
+from ...store.tables import EVENT_ROW
+from .map_ring import filler
+from .program_words import MAP_CHUNKS, Code, Slot, SlotState
+from .requests import Damaged, Request, RequestReader
+from .words import CHUNK, Cursor, Policy, Summary, Worker
+from .writer import SegmentWriter
+
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+I64 = NDArray[np.int64]
 
 
 class SegmentSink:
