@@ -58,7 +58,7 @@ struct NowRecord {
 struct ComputeHooks {
   Producer<HookSpace, COMPUTE_SLOTS> out;
   u64 waited;
-  u32 ready, finished;
+  u32 ready_since, finished;
   bool armed, begun;  // a task's record is wanted; its first half has been written
   NowRecord now;
 
@@ -67,7 +67,7 @@ struct ComputeHooks {
     HookQueues& queues = shared.queues();
     out.open(queues.compute, &queues.zeros, thread == 0, thread == 0);
     waited = 0;
-    ready = finished = 0;
+    ready_since = finished = 0;
     armed = begun = false;
     now.line = segment.workers + compute_worker() * MS_WORKER_WORDS;
   }
@@ -76,7 +76,7 @@ struct ComputeHooks {
 
   /// ready_at: when its last dependency was satisfied (the time's low half), 0 not known.
   MS_DEVICE void start(u32 task, u32 ready_at) {
-    ready = ready_at;
+    ready_since = ready_at;
     armed = out.mask & (1u << MS_HOOK_START | 1u << MS_HOOK_COMPLETE);
     begun = out.begin(armed, device_time(), task);
   }
@@ -89,7 +89,7 @@ struct ComputeHooks {
     if (!armed) return;
     u32 wanted = out.mask << (29 - MS_HOOK_START) & (WANTS_START | WANTS_COMPLETE);
     if (begun)
-      out.end(finished, ready, wanted, iteration);
+      out.end(finished, ready_since, wanted, iteration);
     else
       out.miss();
   }

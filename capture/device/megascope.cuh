@@ -5,7 +5,8 @@
 //                     use __syncthreads() after `open`, but counted barriers; sizeof(Scope) bytes of shared memory
 //   MS_HOOKS_DEVICE   neither; the kernel `monitors` is launched before, as many blocks of 32 threads as watch all workers
 //   MS_HOOKS_NONE     nothing at all
-// The hooks use no barrier. A monitor needs about 170 registers a thread, which a block's launch bounds must leave it.
+// The hooks use no barrier. A monitor takes up to 240 registers a thread; the launch bounds of a block that hosts one must
+// leave them.
 #pragma once
 #include "hooks.cuh"
 #include "monitor.cuh"
