@@ -25,12 +25,13 @@ class Hooks(IntEnum):
     DEVICE = 3
 
 
-def cubin(source: str, architecture: str, hooks: Hooks = Hooks.QUEUE) -> Path:
-    """The path of a compiled `source` (a name in capture/device) for `architecture`, as in sm_90.
+def cubin(source: str | Path, architecture: str, hooks: Hooks = Hooks.QUEUE) -> Path:
+    """The path of a compiled `source` (of one in capture/device its name is enough) for `architecture`, as in sm_90.
 
-    Raises MegascopeError with the compiler's first error when it does not compile.
+    Raises MegascopeError with the compiler's first error when it does not compile, OSError when it cannot be read.
     """
-    files = sorted(SOURCES.glob("*.cu*"))
+    source = str(SOURCES / source)
+    files = sorted({*SOURCES.glob("*.cu*"), Path(source)})
     compiler = shutil.which("nvcc")
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in files))
     digest.update(f"{source} {architecture} {hooks} {compiler}".encode())
@@ -51,8 +52,8 @@ def _cache() -> Path:
 
 def nvcc_command(compiler: str, source: str, architecture: str, hooks: Hooks, out: str) -> list[str]:
     """The command line that compiles a source."""
-    options = ["-std=c++17", f"-arch={architecture}", "-cubin", f"-DMS_HOOKS={hooks.value}", "-Xptxas", "-v"]
-    return [compiler, *options, "-o", out, str(SOURCES / source)]
+    options = ["-std=c++17", f"-arch={architecture}", "-cubin", f"-DMS_HOOKS={hooks.value}", f"-I{SOURCES}"]
+    return [compiler, *options, "-Xptxas", "-v", "-o", out, str(SOURCES / source)]
 
 
 def _nvcc(compiler: str, source: str, architecture: str, hooks: Hooks) -> bytes:

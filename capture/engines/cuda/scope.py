@@ -1,0 +1,254 @@
+"""The host's side of a kernel that includes capture/device/megascope.cuh: see docs/integrate.md."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ....store.errors import MegascopeError, Usage
+from ....store.tables import COMPILER_TABLES, HOOK_BY_NAME, RING_ROW, WORKERS
+from ...segment.layout import Layout
+from ...segment.side import from_json
+from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Clock, Policy
+from .clock import TICK_NS, LoneClock
+from .compilation import Hooks, cubin
+from .device_segment import DeviceSegment
+from .memory import HostWords
+from .monitors import MonitorMemory, Sizes
+from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, TASK_ROW
+
+WATCHED = 8
+"""Workers of a monitor block: fewer than it can watch, so that none waits long for its turn."""
+BLOCK_ROWS = 512
+POLL_S = 0.0005
+_WHAT = "cannot watch the kernel"
+
+Rows = list[dict[str, Any]]
+
+
+class Scope:
+    """A segment for a kernel of yours, and all that its hooks and monitors need. A context manager.
+
+        with Scope(cupy, module, "/dev/shm/mine", tables, blocks=132, hooks=("start", "complete")) as scope:
+            scope.begin(stream)
+            …launch the kernel into the stream, with scope.threads more in each block…
+            scope.follow(stream)
+
+    module: loaded, built with MS_HOOKS 1 (transport "warp") or 3 ("block"). tables: what the compiler knows, by name
+    (`megascope schema task_classes` and so on), each Arrow or rows as in schema.json; `workers` is made where it is not
+    given. blocks: of the launch. roles: workers of a block: 1, or 2 where a scheduler warp fires too. hooks: those that
+    the kernel fires. end: the dependency that ends an iteration, 0: none. seconds: the device-side deadline. record:
+    record everything from the first event on, whether anyone drains or not.
+
+    Raises Usage where tables or sizes do not fit, MegascopeError when the segment cannot be made.
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        module: Any,
+        path: str | Path,
+        tables: Mapping[str, pa.Table | Rows],
+        *,
+        blocks: int,
+        hooks: Iterable[str],
+        roles: int = 1,
+        transport: str = "warp",
+        end: int = 0,
+        seconds: float = 60.0,
+        epoch_ms: float = 100.0,
+        ring_mb: float = 64.0,
+        arena_mb: float = 256.0,
+        policy: str = "drop",
+        name: str = "kernel",
+        record: bool = False,
+        compiled: Callable[[str, str, Hooks], Path] = cubin,
+    ) -> None:
+        self.cupy, self._module = cupy, module
+        self._blocks_of_its_own = transport == "block"
+        self.threads = 0 if self._blocks_of_its_own else 32
+        """of a block, beyond the kernel's own: its monitor warp"""
+        sizes, workers = Sizes.of(cupy, module), roles * blocks
+        self.monitors = -(-workers // min(WATCHED, sizes.watched)) if self._blocks_of_its_own else blocks
+        self._host = HostWords(cupy, 1)
+        self._memory = MonitorMemory(cupy, sizes, self.monitors, blocks, workers, int(arena_mb * 1e6))
+        self._orders = cupy.zeros(len(ORDER_LINES) * LINE_BYTES // 4, np.uint32)
+        device = cupy.cuda.Device(0)
+        clock = cupy.RawModule(path=str(compiled("clock.cu", f"sm_{device.compute_capability}", Hooks.QUEUE)))
+        self._clock = LoneClock(clock, self._host)
+        self._side = _side_tables(tables, blocks, roles, self.monitors)
+        tasks, deps = _task_rows(self._side), _dep_rows(self._side)
+        self._tables = [cupy.asarray(rows.view(np.uint8).reshape(-1)) for rows in (tasks, deps)]
+        block_bytes = BLOCK_HEADER + BLOCK_ROWS * RING_ROW.dtype.itemsize
+        layout = Layout(
+            workers=workers,
+            monitors=self.monitors,
+            block_rows=BLOCK_ROWS,
+            blocks=int(min(max(ring_mb * 1e6 // (self.monitors * block_bytes), 2), MAX_BLOCKS)),
+            clock=Clock.GLOBALTIMER,
+            clock_tick_ns=TICK_NS,
+            epoch_ns=int(epoch_ms * 1e6),
+            policy=Policy[policy.upper()],
+            exported=sum(1 << _hook(h) for h in set(hooks)),
+            program_slots=16,
+            image_bytes=1 << 20,
+            map_bytes=1 << 18,
+            arena_bytes=int(arena_mb * 1e6),
+            name=name,
+        )
+        self._its = DeviceSegment(
+            cupy, Path(path), layout, self._memory, self._host,
+            side_tables=self._side, engine={"kind": "cuda", "params": {"transport": transport}}, record=record,
+        )  # fmt: skip
+        self._values = self._memory.parameters | self._its.memory.parameters
+        self._values |= {
+            "host": self._host.words_pointer,
+            "orders": int(self._orders.data.ptr),
+            "tasks": int(self._tables[0].data.ptr),
+            "deps": int(self._tables[1].data.ptr),
+            "n_tasks": len(tasks) - 1,
+            "task_bytes": TASK_ROW.itemsize,
+            "dep_bytes": DEP_ROW.itemsize,
+            "end_dep": end,
+            "limit_ns": int(seconds * 1e9),
+            "blocks": blocks,
+            "rank_blocks": blocks,
+            "ranks": 1,
+            "roles": roles,
+        }
+        self._begun = self._running = False
+
+    def begin(self, stream: Any) -> None:
+        """Before the launch: everything that hooks and monitors count with is set, and monitor blocks are launched."""
+        self._read_clock(stream)
+        self._host.reset()
+        self._memory.reset(stream)
+        self._orders.data.memset_async(0, self._orders.nbytes, stream)
+        if self._its.mask:
+            at = ORDER_LINES.index("control") * LINE_BYTES // 4
+            self._orders[at : at + 1].set(np.array([self._its.mask], np.uint32), stream=stream)
+        constant = np.zeros(1, SEGMENT)
+        for field, value in self._values.items():
+            constant[field] = value
+        whole = self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, self._module.get_global("segment"))
+        whole.set(constant.view(np.uint8), stream=stream)
+        stream.synchronize()
+        self._beside = self.cupy.cuda.Stream(non_blocking=True)
+        if self._blocks_of_its_own:
+            with self._beside:
+                self._module.get_function("monitors")((self.monitors,), (32,), ())
+        self._begun = self._running = True
+
+    def follow(self, stream: Any) -> None:
+        """Serve whoever attaches until the kernel in `stream` has ended and its monitors have told everything.
+
+        Raises MegascopeError when the kernel failed; the segment keeps what was published.
+        """
+        failed = True
+        try:
+            while not (stream.done and self._beside.done):
+                self._its.poll(self._step)
+                time.sleep(POLL_S)
+            stream.synchronize()
+            self._beside.synchronize()
+            self._running = False
+            self._its.programs.end()
+            self._read_clock(stream)
+            failed = False
+        except self.cupy.cuda.runtime.CUDARuntimeError as e:
+            self._running = False
+            raise MegascopeError("the kernel failed", str(e), "the segment keeps what was published") from e
+        finally:
+            self._begun = False
+            self._its.end(self._step, failed=failed)
+
+    def _read_clock(self, stream: Any) -> None:
+        self._its.segment.clock_fit(*self._clock.read(stream, self._its.pinger))
+
+    @property
+    def _step(self) -> int:
+        """The iteration that runs, as `ComputeHooks::step` tells it."""
+        return max(self._host.steps_begun - 1, 0)
+
+    def close(self) -> None:
+        """Give everything back; the segment's file stays, for whoever records from it."""
+        if self._begun:
+            self._its.end(self._step, failed=True)
+        self._its.close(running=self._running)
+
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _hook(name: str) -> int:
+    if name not in HOOK_BY_NAME:
+        raise Usage(_WHAT, f"there is no hook {name!r}", "see megascope schema hooks")
+    return HOOK_BY_NAME[name].id
+
+
+def _side_tables(given: Mapping[str, pa.Table | Rows], blocks: int, roles: int, monitors: int) -> dict[str, pa.Table]:
+    known = {t.name: t for t in COMPILER_TABLES}
+    out: dict[str, pa.Table] = {}
+    for name, rows in given.items():
+        if name not in known:
+            raise Usage(_WHAT, f"there is no side table {name!r}", f"known are {', '.join(known)}")
+        try:
+            out[name] = from_json(rows, name) if isinstance(rows, list) else rows.select(known[name].schema.names)
+            out[name] = out[name].cast(known[name].schema)
+        except (pa.ArrowException, KeyError, ValueError) as e:
+            raise Usage(_WHAT, f"side table {name!r}: {e}", f"see megascope schema {name}") from e
+    if WORKERS.name not in out:
+        ids = np.arange(roles * blocks)
+        columns: dict[str, Any] = {
+            "worker": ids,
+            "monitor": ids % monitors,
+            "sm": np.full(len(ids), -1),
+            "role": ["compute"] * blocks + ["scheduler"] * (len(ids) - blocks),
+            "rank": np.zeros(len(ids), np.int16),
+        }
+        out[WORKERS.name] = pa.table(columns, schema=WORKERS.schema)
+    return out
+
+
+def _numbered(table: pa.Table | None, key: str) -> pa.Table | None:
+    """The table by its key, which must count from 1."""
+    if table is None or table.num_rows == 0:
+        return None
+    table = table.sort_by(key)
+    if table[key].to_pylist() != list(range(1, table.num_rows + 1)):
+        raise Usage(_WHAT, f"{key} does not count from 1 to {table.num_rows}", "number them so")
+    return table
+
+
+def _dep_rows(side: Mapping[str, pa.Table]) -> NDArray[np.void]:
+    """[n + 1] DEP_ROW; entry 0 is no dependency."""
+    table = _numbered(side.get("dependencies"), "id")
+    out = np.zeros(1 + (table.num_rows if table else 0), DEP_ROW)
+    if table:
+        out["wanted"][1:], out["kind"][1:] = table["wanted"].to_numpy(), table["kind"].to_numpy()
+    return out
+
+
+def _task_rows(side: Mapping[str, pa.Table]) -> NDArray[np.void]:
+    """[n + 1] TASK_ROW; entry 0 is no task."""
+    table = _numbered(side.get("static_tasks"), "index")
+    out = np.zeros(1 + (table.num_rows if table else 0), TASK_ROW)
+    out["slot"] = NO_SLOT
+    if table:
+        kind = _dep_rows(side)["kind"]
+        dep = table["dep"].to_numpy()
+        if dep.min() < 0 or dep.max() >= len(kind):
+            raise Usage(_WHAT, f"static_tasks wait for dependency {dep.max()}", f"dependencies has {len(kind) - 1}")
+        for field, column in (("tile", "tile"), ("task_class", "task_class"), ("dep", "dep")):
+            out[field][1:] = table[column].to_numpy()
+        out["dep_kind"][1:] = kind[dep]
+    return out
