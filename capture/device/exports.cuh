@@ -38,7 +38,7 @@ MS_DEVICE bool has_state(const VmMap& m, bool shared) {
 /// End a worker's epoch; if the one before it is out, this one is to be exported.
 MS_DEVICE void close_part(const Running& r, u32 worker, Book& b, u64 now) {
   u64* part = part_of(r, worker);
-  const bool accepted = part[PART_EXPORT] == 0;
+  const bool accepted = !vm_exporting(part);
   vm_close(r.vm, part, worker == SHARED_PART);
   if (accepted && lane_id() < SUMS) {
     b.closed_sum[lane_id()] = b.sum[lane_id()] - b.sum_close[lane_id()];
@@ -98,9 +98,9 @@ struct ExportWriter {
   /// Some more of a worker's closed epoch. False: it is all out, or there was none.
   MS_DEVICE bool epoch(const Running& r, u32 place, u32 worker, const Book& b) {
     u64* part = part_of(r, worker);
-    if (!part[PART_EXPORT]) return false;
+    if (!vm_exporting(part)) return false;
     const u32 words = vm_export(r.vm, part, worker == SHARED_PART, at(), left());
-    add(words, place, r.program, worker, b, part[PART_EXPORT] ? SLICE_EPOCH : SLICE_EPOCH_ENDS);
+    add(words, place, r.program, worker, b, vm_exporting(part) ? SLICE_EPOCH : SLICE_EPOCH_ENDS);
     return true;
   }
 

@@ -231,7 +231,9 @@ struct Monitor : Changing {
       const u32 place = __ffs(left) - 1;
       const Running& r = party.running[place];
       if (index == 0 && due_shared(r)) close_part(r, SHARED_PART, book_of(place, SHARED_PART), now);
-      if (load_acquire(r.vm.arena + PART_CLOSED) == load_acquire(r.vm.part(worker(0)) + PART_SHARED)) continue;
+      // The elected monitor may be closing it this moment: what one lane saw goes for all.
+      const bool behind = load_acquire(r.vm.arena + PART_CLOSED) != load_acquire(r.vm.part(worker(0)) + PART_SHARED);
+      if (!__shfl_sync(FULL_WARP, behind, 0)) continue;
       for (u32 i = 0; i < workers; i++) vm_follow(r.vm, r.vm.part(worker(i)));
     }
   }

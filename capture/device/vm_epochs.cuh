@@ -41,6 +41,14 @@ MS_DEVICE bool vm_prepare(const VmAttached& a, u64* part, bool shared, u64& from
   return true;
 }
 
+/// Whether a closed epoch is still being exported. One answer for all lanes, and none of them changes it before all have
+/// asked: a lane that runs ahead would otherwise decide differently from those that look after it has gone on.
+MS_DEVICE bool vm_exporting(const u64* part) {
+  Lanes<bool> does;
+  MS_LANES(lane) does[lane] = part[PART_EXPORT] != 0;
+  return ballot(does) != 0;
+}
+
 /// End the epoch of a worker's part, or of the shared one.
 MS_DEVICE void vm_close(const VmAttached& a, u64* part, bool shared) {
   const VmHeader& p = *a.program;
@@ -165,7 +173,7 @@ MS_DEVICE u32 vm_dump(const VmAttached& a, u32 map, u64* part, bool last, u64& e
 /// part's PART_EXPORT is 0, all of it is out.
 MS_DEVICE u32 vm_export(const VmAttached& a, u64* part, bool shared, u64* out, u32 room) {
   const VmHeader& p = *a.program;
-  if (!part[PART_EXPORT] || room < VM_EXPORT_WORDS) return 0;
+  if (!vm_exporting(part) || room < VM_EXPORT_WORDS) return 0;
   u32 map = static_cast<u32>(part[PART_EXPORT_MAP]), used = 0;
   u64 entry = part[PART_EXPORT_ENTRY];
   for (; map < p.maps; map++, entry = 0)
