@@ -79,6 +79,8 @@ extern "C" {
 __constant__ unsigned segment_sizes[] = {
     sizeof(ms::HookQueues), sizeof(ms::Programs),      sizeof(ms::Running), sizeof(ms::Book),
     sizeof(ms::VmDeep),     ms::EXPORT_WORDS * 8, ms::PLACES,          ms::WATCHED,
+    ms::COMPUTE_SLOTS * 32 + 4 * ms::MASK_WORD,
+    sizeof(ms::Queue<ms::COMPUTE_SLOTS>) + ms::SCHEDULER_SLOTS * 32 + 4 * ms::MASK_WORD,
 };
 }
 #endif

@@ -33,7 +33,15 @@ def dep_row(number: int, name: str, at: list[int], kind: int, wanted: int, by: i
 
 
 def task_row(number: int, task_class: int, tile: int, dep: int, worker: int = -1, order: int = -1) -> dict[str, Any]:
-    return {"index": number, "task_class": task_class, "tile": tile, "rank": 0, "worker": worker, "order": order, "dep": dep}
+    return {
+        "index": number,
+        "task_class": task_class,
+        "tile": tile,
+        "rank": 0,
+        "worker": worker,
+        "order": order,
+        "dep": dep,
+    }
 
 
 def edges(tasks: Rows, releases: dict[int, int]) -> Rows:
@@ -67,7 +75,9 @@ def sum_tables() -> dict[str, Rows]:
     }
 
 
-def run(cupy: Any, example: str, segment: Path, iterations: int, *, compiled: Any = cubin, **how: Any) -> np.ndarray[Any, Any]:
+def run(
+    cupy: Any, example: str, segment: Path, iterations: int, *, compiled: Any = cubin, **how: Any
+) -> np.ndarray[Any, Any]:
     """What the kernel computed: x [TILES * THREADS] of smooth, the totals [iterations] of sum."""
     device = cupy.cuda.Device(0)
     blocks = min(device.attributes["MultiProcessorCount"], TILES)

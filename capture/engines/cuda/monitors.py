@@ -62,6 +62,9 @@ class Sizes(NamedTuple):
     exports: int
     places: int
     watched: int
+    compute_mask: int
+    """in a block's queues: where the mask is by which the worker fires"""
+    scheduler_mask: int
 
     @classmethod
     def of(cls, cupy: Any, module: Any) -> Sizes:
@@ -105,8 +108,15 @@ class MonitorMemory:
         out = {name: int(array.data.ptr) for name, array in self._arrays.items()}
         return out | {"exports": self.exports.ctypes.data, "export_words": self.words.ctypes.data}
 
-    def reset(self, stream: Any) -> None:
-        """Before a launch: nothing attached, nothing exported."""
+    def reset(self, stream: Any, mask: int) -> None:
+        """Before a launch: nothing attached, nothing exported. mask: hooks to record from the first event on.
+
+        Queues in device memory are told of it here, since workers may be faster than the monitors that would tell them.
+        """
         for array in self._arrays.values():
             array.data.memset_async(0, array.nbytes, stream)
+        queues = self._arrays["hook_queues"].reshape(-1, self.sizes.queues).view(np.uint32)
+        with stream:
+            for at in (self.sizes.compute_mask, self.sizes.scheduler_mask):
+                queues[:, at // 4] = mask
         self.words[:] = 0

@@ -128,7 +128,7 @@ class Scope:
         """Before the launch: everything that hooks and monitors count with is set, and monitor blocks are launched."""
         self._read_clock(stream)
         self._host.reset()
-        self._memory.reset(stream)
+        self._memory.reset(stream, self._its.mask)
         self._orders.data.memset_async(0, self._orders.nbytes, stream)
         if self._its.mask:
             at = ORDER_LINES.index("control") * LINE_BYTES // 4

@@ -1,0 +1,229 @@
+"""Programs swapped on a running megakernel for as long as wanted; all that is told, written down to be held together.
+
+Two processes without CUDA beside the engine's:
+
+    python tests/gpu/soak.py swap SEGMENT OUT SECONDS PERIOD_MS N
+        replaces a program every PERIOD_MS for so long, N times at least; then stops the engine
+    python tests/gpu/soak.py rows SEGMENT OUT
+        takes the rows and the records, until the engine ends
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from monitors import COMPLETE, Attacher, attacher, histogram
+from numpy.typing import NDArray
+
+from megascope.capture.programs.assembler import assemble
+from megascope.capture.programs.histogram import LOWER
+from megascope.capture.programs.program import Entry, Program
+from megascope.capture.segment import map_ring, slots
+from megascope.capture.segment.drain import RingReader
+from megascope.capture.segment.program_words import Code, SlotState
+from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.summaries import SummaryReader
+from megascope.capture.segment.words import Control, Record, State, Summary
+
+I64 = NDArray[np.int64]
+SWAPPED, RAW = 1, 2
+"""Slots."""
+EVERY = 4
+"""Of so many task classes, one is recorded raw."""
+
+
+def raw_rows() -> Program:
+    """Emits every completion of a task whose class is a multiple of EVERY."""
+    text = f"ldxh %r2, [%r1+52]\nand %r2, {EVERY - 1}\njne %r2, 0, out\ncall emit\nout:\nmov %r0, 0\nexit\n"
+    return Program("raw", assemble(text), (Entry("complete", (COMPLETE,), 0),))
+
+
+def _ended(segment: SegmentReader) -> bool:
+    return segment.status().state in (State.ENDED, State.FAILED)
+
+
+def swap(path: Path, out: Path, seconds: float, period: float, least: int) -> None:
+    """Writes the programs' numbers [n] in turn, took_ms [n], and cells [k, 4]: number, class, bucket, count."""
+    with attacher(path) as a:
+        raw = a.attach(raw_rows(), RAW)
+        took = len(a.took_ms)
+        programs = [histogram(f"swapped{i}", entries) for i, entries in enumerate((40, 48))]
+        numbers = [a.attach(programs[0], SWAPPED)]
+        begin = due = time.monotonic()
+        while time.monotonic() - begin < seconds or len(numbers) < least:
+            due = max(due + period, time.monotonic())
+            while (left := due - time.monotonic()) > 0:
+                a.drain()
+                time.sleep(min(left, 0.002))
+            numbers.append(_replace(a, programs[len(numbers) % 2]))
+        a.detach(SWAPPED)
+        a.detach(RAW)
+        _until(a, lambda: all(line.state == SlotState.FREE for line in slots.lines(a.segment)))
+        a.segment.poke(a.segment.layout.control_offset + Control.STOP, b"\1")
+        _until(a, lambda: _ended(a.segment))
+        a.drain()
+        cells, refused = _cells(a, programs, numbers)
+        np.savez(out, raw=raw, numbers=numbers, took_ms=a.took_ms[took:], cells=cells, refused=refused)
+
+
+def _replace(a: Attacher, program: Program) -> int:
+    """Once there is room: what has left keeps its memory until all of it is told."""
+    begin = time.monotonic()
+    while True:
+        said = a.ask(program, SWAPPED, replace=True)
+        if said.code == Code.DONE:
+            return int(said.program)
+        assert said.code == Code.ARENA, said
+        assert time.monotonic() - begin < 60
+        a.drain()
+        time.sleep(0.001)
+
+
+def _until(a: Attacher, over: Any) -> None:
+    begin = time.monotonic()
+    while not over():
+        assert time.monotonic() - begin < 60
+        a.drain()
+        time.sleep(0.002)
+
+
+def _cells(a: Attacher, programs: list[Program], numbers: list[int]) -> tuple[I64, int]:
+    declared = {number: programs[i % 2].maps[0] for i, number in enumerate(numbers)}
+    out, refused = [], 0
+    for span, n, body in a.records:
+        if span.program not in declared:
+            continue
+        got = map_ring.entries(declared[span.program], n, body)
+        refused += span.refused
+        which = np.repeat(np.arange(n), got.buckets.astype(np.int64))
+        key = got.keys.view("<u4").reshape(n, -1)[:, 0]
+        row = np.empty((len(which), 4), np.int64)
+        row[:, 0], row[:, 1], row[:, 2], row[:, 3] = span.program, key[which], got.bucket, got.count
+        out.append(row)
+    return (np.concatenate(out) if out else np.zeros((0, 4), np.int64)), refused
+
+
+def rows(path: Path, out: Path) -> None:
+    """Writes records [n, 16] of the summary rings, and worker, seq, class and ns of every row that was emitted."""
+    records, found = [], []
+    with SegmentReader.open(path, write=True) as segment:
+        summaries, rings = SummaryReader(segment), RingReader(segment)
+        last = False
+        while True:
+            got, losses = summaries.take()
+            assert not losses, losses
+            batch = rings.take()
+            assert not batch.losses, batch.losses
+            records.append(got)
+            r = batch.rows
+            if r.num_rows:
+                of = {n: r.column(n).to_numpy().astype(np.int64) for n in ("worker", "seq", "task_class", "t", "aux")}
+                found.append(np.stack([of["worker"], of["seq"], of["task_class"], of["t"] - of["aux"]], 1))
+            elif last and not len(got):
+                break
+            else:
+                last = _ended(segment)
+                time.sleep(0.0005)
+    whole = np.concatenate(found) if found else np.zeros((0, 4), np.int64)
+    np.savez(out, records=np.concatenate(records), rows=whole)
+
+
+def judge(swapped: Any, told: Any, workers: int, fired: I64, lost: I64, dequeued: I64) -> dict[str, int]:
+    """Hold everything together. fired, lost, dequeued: [workers] as the engine's words say at the end."""
+    records, S = told["records"], Summary  # noqa: N806
+    kind, worker = records[:, S.WHAT] & 0xFF, records[:, S.WHAT] >> 32
+    program = records[:, S.WHAT] >> 16 & 0xFFFF
+    intervals = records[kind == Record.INTERVAL]
+    its = worker[kind == Record.INTERVAL]
+    for w in range(workers):
+        mine = intervals[its == w]
+        assert mine[0, S.SEQ_FROM] == 1
+        assert (mine[1:, S.SEQ_FROM] == mine[:-1, S.SEQ_TO]).all(), "no gap between intervals"
+        assert mine[-1, S.SEQ_TO] - 1 == fired[w]
+    seqs = intervals[:, S.SEQ_TO] - intervals[:, S.SEQ_FROM]
+    np.testing.assert_array_equal(seqs, intervals[:, S.DEQUEUED] + intervals[:, S.INTERVAL_LOST])
+    assert intervals[:, S.DEQUEUED].sum() == dequeued.sum()
+    assert intervals[:, S.INTERVAL_LOST].sum() == lost.sum()
+    c = records[kind == Record.COVERAGE]
+    np.testing.assert_array_equal(
+        c[:, S.ELIGIBLE], c[:, S.OBSERVED] + c[:, S.THROTTLED] + c[:, S.LOST] + c[:, S.FAULTED]
+    )
+    np.testing.assert_array_equal(c[:, S.EMITTED], c[:, S.WRITTEN] + c[:, S.RING_LOST] + c[:, S.EMIT_THROTTLED])
+    who, whose = program[kind == Record.COVERAGE], worker[kind == Record.COVERAGE]
+    assert not swapped["refused"]
+    said = _by_program(swapped["cells"])
+    compared = 0
+    truth = _Truth(told["rows"], c[who == int(swapped["raw"])], whose[who == int(swapped["raw"])])
+    order = np.argsort(who, kind="stable")
+    for number in np.sort(swapped["numbers"]).tolist():
+        of_it = order[np.searchsorted(who[order], number, "left") : np.searchsorted(who[order], number, "right")]
+        mine = c[of_it]
+        cells = said.get(number, np.zeros((0, 3), np.int64))
+        assert cells[:, 2].sum() == mine[:, S.OBSERVED].sum(), f"program {number} counted what it observed"
+        expected = truth.cells(whose[of_it], mine[:, S.SEQ_FROM], mine[:, S.SEQ_TO])
+        if expected is not None:
+            np.testing.assert_array_equal(cells[cells[:, 0] % EVERY == 0], expected, f"program {number}")
+            compared += len(expected) > 0
+    return {
+        "events": int(fired.sum()),
+        "lost": int(lost.sum()),
+        "programs": len(swapped["numbers"]),
+        "observed": int(c[:, S.OBSERVED].sum()),
+        "raw rows": len(told["rows"]),
+        "programs equal to raw rows": compared,
+    }
+
+
+def _merged(cells: I64) -> I64:
+    """Cells (…, count) with equal keys added up, sorted."""
+    keys, inverse = np.unique(cells[:, :-1], axis=0, return_inverse=True)
+    return np.column_stack([keys, np.bincount(inverse.reshape(-1), cells[:, -1], len(keys)).astype(np.int64)])
+
+
+def _by_program(cells: I64) -> dict[int, I64]:
+    merged = _merged(cells)
+    at = np.searchsorted(merged[:, 0], np.unique(merged[:, 0]))
+    return {int(part[0, 0]): part[:, 1:] for part in np.split(merged, at[1:]) if len(part)}
+
+
+class _Truth:
+    """What a program must have counted of the recorded classes: from the raw rows, where none of them was lost."""
+
+    def __init__(self, found: I64, coverage: I64, worker: I64) -> None:
+        order = np.lexsort((found[:, 1], found[:, 0]))
+        self._rows = found[order]
+        self._key = self._rows[:, 0] << 44 | self._rows[:, 1]
+        self._bucket = np.searchsorted(LOWER, self._rows[:, 3].astype(np.uint64), "right") - 1
+        S = Summary  # noqa: N806
+        whole = (coverage[:, S.EMITTED] == coverage[:, S.WRITTEN]) & (coverage[:, S.FAULTED] == 0)
+        whole &= coverage[:, S.THROTTLED] == 0
+        self._whole = {
+            (int(w), int(a), int(b))
+            for w, a, b in zip(worker[whole], coverage[whole, S.SEQ_FROM], coverage[whole, S.SEQ_TO], strict=True)
+        }
+
+    def cells(self, worker: I64, begin: I64, end: I64) -> I64 | None:
+        """[n, 3] class, bucket, count of what lies in the intervals; None where raw rows of any are not whole."""
+        if any(
+            (int(w), int(a), int(b)) not in self._whole for w, a, b in zip(worker, begin, end, strict=True) if b > a
+        ):
+            return None
+        low, high = np.searchsorted(self._key, worker << 44 | begin), np.searchsorted(self._key, worker << 44 | end)
+        at = (
+            np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
+            if len(low)
+            else np.zeros(0, np.int64)
+        )
+        ones = np.ones(len(at), np.int64)
+        return _merged(np.column_stack([self._rows[at, 2], self._bucket[at], ones]))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "swap":
+        swap(Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5]) / 1e3, int(sys.argv[6]))
+    else:
+        rows(Path(sys.argv[2]), Path(sys.argv[3]))
