@@ -26,7 +26,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 soak: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m slow --timeout 3000
+	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 3000
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/host_engine.py
@@ -37,7 +37,7 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/native.py
 
 test-gpu: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m gpu --timeout 600
+	PYTHON=$(BIN)/python benchmarks/gpu_session.sh
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

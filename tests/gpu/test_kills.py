@@ -92,16 +92,16 @@ def kept(out: Path) -> int:
 def test_the_engine_is_killed(cuda: Any, segment_path: Path, tmp_path: Path) -> None:
     """The recorder seals what was published, says that the engine died, and another engine can start at once."""
     out = tmp_path / "a.mscope"
-    with process(cuda, segment_path, "steps=60000,seconds=60,ring_mb=64") as engine:
-        with recorder(segment_path, out) as capture:
-            rows_come(out, segment_path)
-            engine.send_signal(signal.SIGKILL)
-            _, said = capture.communicate(timeout=60)
-            assert "Traceback" not in said
-            assert capture.returncode in (0, 3, 4), said
+    spec = "steps=60000,seconds=60,ring_mb=64"
+    with process(cuda, segment_path, spec) as engine, recorder(segment_path, out) as capture:
+        rows_come(out, segment_path)
+        engine.send_signal(signal.SIGKILL)
+        _, said = capture.communicate(timeout=60)
+        assert "Traceback" not in said
+        assert capture.returncode in (0, 3, 4), said
     assert kept(out) > 0
     segment_path.unlink()
-    with process(cuda, segment_path, "steps=60000,seconds=60,ring_mb=64") as engine:
+    with process(cuda, segment_path, spec) as engine:
         engine.send_signal(signal.SIGTERM)
         _, said = engine.communicate(timeout=60)
         assert engine.returncode == 0, said

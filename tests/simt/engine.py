@@ -1,4 +1,4 @@
-"""The CUDA engine as a process, on the executor of this folder; used as `python -m megascope.capture.engines.cuda` is."""
+"""The CUDA engine as a process, on the executor of this folder. Arguments as of megascope.capture.engines.cuda."""
 
 from __future__ import annotations
 
