@@ -216,6 +216,39 @@ MS_DEVICE float4 load_once_16(const float* p) {
   return v;
 }
 
+/// Words between ranks, which may be several GPUs.
+MS_DEVICE u32 load_system(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE u64 load_system(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+
+MS_DEVICE void store_system(u32* p, u32 v) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+MS_DEVICE void store_system(u64* p, u64 v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+/// The value before.
+MS_DEVICE u32 add_system(u32* p, u32 v) {
+  u32 before;
+  asm volatile("atom.relaxed.sys.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(v) : "memory");
+  return before;
+}
+
+/// v, where 0 stands.
+MS_DEVICE void set_once_system(u32* p, u32 v) {
+  asm volatile("{ .reg .b32 before; atom.relaxed.sys.global.cas.b32 before, [%0], 0, %1; }" ::"l"(p), "r"(v) : "memory");
+}
+
 /// Everything that this thread has seen or written before is visible in the device before what it writes after; and
 /// what it reads after is no older than what it read before (the compiler also drops the first-level cache here).
 MS_DEVICE void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }

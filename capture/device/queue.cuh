@@ -38,6 +38,9 @@ struct alignas(8) QueueWords {
   u32 left;         // by the producer: 1 after its last event
 };
 
+constexpr u32 MASK_WORD = HOOKS + 3;
+static_assert(offsetof(QueueWords, mask) == 4 * MASK_WORD, "the host sets it before a launch");
+
 /// Queues in the block's shared memory, drained by its own monitor warp.
 struct SharedSpace {
   typedef u32 Address;
@@ -159,6 +162,7 @@ struct Producer {
                            u32 arg2) {
     u32 who = __ballot_sync(FULL_WARP, active), n = __popc(who), rank = __popc(who & lanes_below());
     if (n == 0) return;
+    t = __shfl_sync(FULL_WARP, t, 0);  // lanes that have diverged read the timer apart, and a worker's time never goes back
     if (enqueued + n - tail > SLOTS)  // one value for the warp
       tail = __shfl_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, tail)), 0);
     u32 room = min(n, SLOTS - (enqueued - tail));
@@ -228,7 +232,8 @@ struct Consumer {
     uint4 a = Space::load_16(slot), b = Space::load_16(slot + 16);
     bool whole = a.w == b.w && !older(a.w);
     u32 gaps = ~__ballot_sync(FULL_WARP, whole);
-    u32 lanes = gaps ? __ffs(gaps) - 1 : 32, second = lane_id() & pairs;
+    // Of two lanes that look at one record, one may have looked before it was whole.
+    u32 lanes = (gaps ? __ffs(gaps) - 1 : 32) & ~pairs, second = lane_id() & pairs;
     bool event = !second && lane_id() < lanes, wanted = true;
     if (b.z & TASK_RECORD) {
       u64 began = static_cast<u64>(a.y) << 32 | a.x;
@@ -255,7 +260,9 @@ struct Consumer {
 
   /// Lane h: events of hook h that the producer has counted lost so far.
   MS_DEVICE u32 lost() const {
-    u32 tasks = Space::load(words + offsetof(QueueWords, lost_tasks)), hook = lane_id();
+    const u32 hook = lane_id();
+    // One value for the warp: it counts for two hooks.
+    const u32 tasks = __shfl_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, lost_tasks)), 0);
     if (hook >= HOOKS) return 0;
     return Space::load(words + hook * 4) + (hook == MS_HOOK_START || hook == MS_HOOK_COMPLETE ? tasks : 0);
   }

@@ -18,9 +18,12 @@ from megascope.capture.programs.maps import FIXED_VALUE_BYTES, Map, MapKind
 from megascope.capture.programs.program import Entry, Program
 from megascope.capture.segment.exports import MapRingReader, Record
 from megascope.capture.segment.mailbox import Mailbox
+from megascope.capture.segment.program_words import Code
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.slots import Answer
 from megascope.store.tables import HOOK_BY_NAME
 
+PATIENCE_S = 60.0
 COMPLETE = HOOK_BY_NAME["complete"].id
 HIST_TEXT = """
 mov %r6, %r1
@@ -73,16 +76,23 @@ class Attacher:
         assert not losses, losses
         self.records += found
 
-    def attach(self, program: Program, slot: int, limits: Limits | None = None, *, replace: bool = False) -> int:
-        with Mailbox(self.segment, "test") as box:
+    def ask(self, program: Program, slot: int, limits: Limits | None = None, *, replace: bool = False) -> Answer:
+        """The engine's answer; how long it took is kept of those that were attached."""
+        with Mailbox(self.segment, "test", PATIENCE_S) as box:
             begin = time.perf_counter()
             said = box.attach(slot, image.pack(program), limits or Limits(), replace=replace)
-            self.took_ms.append(1e3 * (time.perf_counter() - begin))
-        assert said.code == 0, said
+            took = 1e3 * (time.perf_counter() - begin)
+        if said.code == Code.DONE:
+            self.took_ms.append(took)
+        return said
+
+    def attach(self, program: Program, slot: int, limits: Limits | None = None, *, replace: bool = False) -> int:
+        said = self.ask(program, slot, limits, replace=replace)
+        assert said.code == Code.DONE, said
         return said.program
 
     def detach(self, slot: int) -> None:
-        with Mailbox(self.segment, "test") as box:
+        with Mailbox(self.segment, "test", PATIENCE_S) as box:
             said = box.detach(slot)
         assert said.code == 0, said
 

@@ -16,8 +16,6 @@ from megascope.capture.programs.histogram import HEAD, WORDS, merge
 from megascope.capture.segment import map_ring
 from megascope.capture.segment.words import Control, Record, Summary
 
-pytestmark = pytest.mark.gpu
-LONG = "steps=60000,seconds=40,ring_mb=4000,summary_rows=4080,epoch_ms=20,arena_mb=2000"
 TRANSPORTS = pytest.mark.parametrize("transport", ["warp", "block"])
 
 
@@ -59,7 +57,7 @@ def histograms(a: Attacher, declared: Any, program: int) -> dict[int, Any]:
 @TRANSPORTS
 def test_a_histogram_attached_to_a_running_kernel(cuda: Any, segment_path: Path, transport: str) -> None:
     """What it says is what the raw rows of the intervals that it covers say, to the bit."""
-    with engine(cuda, segment_path, f"{LONG},transport={transport}") as e:
+    with engine(cuda, segment_path, f"{cuda.long},transport={transport}") as e:
         run = start(e)
         with attacher(segment_path) as a:
             program = histogram()
@@ -90,17 +88,17 @@ def test_a_histogram_attached_to_a_running_kernel(cuda: Any, segment_path: Path,
 
 @TRANSPORTS
 def test_emitted_rows_without_the_recorder(cuda: Any, segment_path: Path, transport: str) -> None:
-    with engine(cuda, segment_path, f"{LONG},transport={transport}", record=False) as e:
+    with engine(cuda, segment_path, f"{cuda.long},transport={transport}", record=False) as e:
         run = start(e)
         with attacher(segment_path) as a:
-            number = a.attach(long_tasks(8_000), 3)
+            number = a.attach(long_tasks(cuda.slow_ns), 3)
             time.sleep(0.2)
             a.detach(3)
             stop(e, run)
         found, coverage = rows(e.segment), records(e.segment, Record.COVERAGE)
         its = coverage[program_of(coverage) == number]
         assert (found["by"] == 1 << 3).all()
-        assert (found["t"] - found["aux"] >= 8_000).all()
+        assert (found["t"] - found["aux"] >= cuda.slow_ns).all()
         assert its[:, Summary.WRITTEN].sum() == len(found["t"]) > 0
         assert its[:, Summary.OBSERVED].sum() > its[:, Summary.EMITTED].sum()
         np.testing.assert_array_equal(its[:, Summary.ELIGIBLE], its[:, Summary.OBSERVED] + its[:, Summary.LOST])
@@ -109,7 +107,7 @@ def test_emitted_rows_without_the_recorder(cuda: Any, segment_path: Path, transp
 def test_attached_a_hundred_times(cuda: Any, segment_path: Path) -> None:
     """Each event under one generation or none; nothing is left over."""
     # Nobody frees the summary ring here: long epochs, so that it does not fill.
-    with engine(cuda, segment_path, f"{LONG},epoch_ms=200", record=False) as e:
+    with engine(cuda, segment_path, f"{cuda.long},epoch_ms=200", record=False) as e:
         run = start(e)
         with attacher(segment_path) as a:
             program, numbers = histogram(entries=16), []
@@ -127,5 +125,8 @@ def test_attached_a_hundred_times(cuda: Any, segment_path: Path) -> None:
         for number in numbers:
             its = coverage[program_of(coverage) == number]
             said = histograms(a, program.maps[0], number)
-            assert sum(int(h[0]) for h in said.values()) == its[:, Summary.OBSERVED].sum()
+            refused = sum(
+                span.refused for span, _, _ in a.records if span.program == number
+            )  # more classes than entries
+            assert sum(int(h[0]) for h in said.values()) + refused == its[:, Summary.OBSERVED].sum()
         check_identities(e.segment, written=False)

@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runs import SMALL, check_identities, engine, rows
+from device_runs import check_identities, engine, kernel, rows
 
 from megascope.capture.engines.cuda.compilation import Hooks
 from megascope.capture.engines.cuda.kernel import FIRING, Megakernel
 from megascope.capture.engines.cuda.reference import logits
-from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.segment.words import Control, Cursor, State, Status, Worker
 from megascope.store.tables import FLAG_RANGE, HOOK_BY_NAME, REQUEST_SET_BIT
 
-pytestmark = pytest.mark.gpu
 HOOK = {name: hook.id for name, hook in HOOK_BY_NAME.items()}
 TOLERANCE = 1e-4
 
@@ -55,10 +53,10 @@ def test_logits_agree_with_float64(cuda: Any, segment_path: Path, schedule: str,
             assert e.run() == "done"
             whole, worst = errors(e.kernel)
     else:
-        kernel = Megakernel(cuda, Settings.parse(f"{SMALL},{spec}"), keep_every=1)
-        kernel.launch(hooks)
-        assert kernel.wait() == "done"
-        whole, worst = errors(kernel)
+        made = kernel(cuda, spec, keep_every=1)
+        made.launch(hooks)
+        assert made.wait() == "done"
+        whole, worst = errors(made)
     print(f"{schedule} {hooks.name}: relative error {whole:.2e}, worst step and slot {worst:.2e}")
     assert whole < TOLERANCE
     assert worst < TOLERANCE
@@ -66,7 +64,7 @@ def test_logits_agree_with_float64(cuda: Any, segment_path: Path, schedule: str,
 
 @pytest.mark.parametrize("schedule", ["dynamic", "static"])
 def test_every_event_is_a_row_or_a_counted_loss(cuda: Any, segment_path: Path, schedule: str) -> None:
-    with engine(cuda, segment_path, f"schedule={schedule},epoch_ms=1") as e:
+    with engine(cuda, segment_path, f"schedule={schedule},epoch_ms={cuda.epoch_ms}") as e:
         assert e.run() == "done"
         total = check_identities(e.segment)
         print(schedule, total)
@@ -129,7 +127,7 @@ def test_rows_tell_what_the_graph_says(cuda: Any, segment_path: Path, schedule: 
 
 
 def test_an_undrained_ring_drops_and_counts(cuda: Any, segment_path: Path) -> None:
-    with engine(cuda, segment_path, "ring_mb=0.25,block_rows=64,steps=200,epoch_ms=10") as e:
+    with engine(cuda, segment_path, f"ring_mb=0.25,block_rows=64,steps={cuda.many},epoch_ms=10") as e:
         assert e.run() == "done"
         total = check_identities(e.segment)
         print(total)
@@ -141,7 +139,7 @@ def test_an_undrained_ring_drops_and_counts(cuda: Any, segment_path: Path) -> No
 
 
 def test_overwriting_keeps_the_newest(cuda: Any, segment_path: Path) -> None:
-    with engine(cuda, segment_path, "ring_mb=0.25,block_rows=64,steps=200,policy=overwrite") as e:
+    with engine(cuda, segment_path, f"ring_mb=0.25,block_rows=64,steps={cuda.many},policy=overwrite") as e:
         assert e.run() == "done"
         assert check_identities(e.segment, written=False)["ring_lost"] == 0
         lay, heads = e.segment.layout, e.segment.cursor[:, Cursor.HEAD].astype(int)
@@ -161,7 +159,7 @@ def test_overwriting_keeps_the_newest(cuda: Any, segment_path: Path) -> None:
 
 @pytest.mark.parametrize("schedule", ["dynamic", "static"])
 def test_a_stall_can_be_read_and_the_deadline_ends_it(cuda: Any, segment_path: Path, schedule: str) -> None:
-    spec = f"schedule={schedule},seconds=1.5,postpone=l01.norm2:4000000000@5-"
+    spec = f"schedule={schedule},seconds=3,postpone=l01.norm2:4000000000@5-"
     with engine(cuda, segment_path, spec, record=False) as e:
         ends: list[str] = []
         run = threading.Thread(target=lambda: ends.append(e.run()), daemon=True)
@@ -189,7 +187,7 @@ def test_a_stall_can_be_read_and_the_deadline_ends_it(cuda: Any, segment_path: P
 
 def test_the_mask_follows_the_drainer(cuda: Any, segment_path: Path) -> None:
     """Attach, change and detach while the kernel runs; each is acknowledged, and nothing fires outside its mask."""
-    with engine(cuda, segment_path, "steps=60000,seconds=30,ring_mb=1000,epoch_ms=5", record=False) as e:
+    with engine(cuda, segment_path, f"{cuda.long},epoch_ms=5", record=False) as e:
         run = threading.Thread(target=e.run, daemon=True)
         run.start()
 
@@ -225,10 +223,11 @@ def test_the_mask_follows_the_drainer(cuda: Any, segment_path: Path) -> None:
         assert e.segment.status[Status.STATE] == State.ENDED
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("how", ["sigterm", "stop byte"])
-def test_the_process_ends_in_order(segment_path: Path, how: str) -> None:
+def test_the_process_ends_in_order(gpu: Any, segment_path: Path, how: str) -> None:
     command = [sys.executable, "-m", "megascope.capture.engines.cuda", "--segment", str(segment_path), "--record"]
-    spec = f"{SMALL},steps=60000,seconds=50"
+    spec = f"{gpu.small},steps=60000,seconds=50"
     with subprocess.Popen([*command, spec], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not segment_path.exists() or segment_path.stat().st_size == 0:
@@ -256,9 +255,10 @@ def test_the_process_ends_in_order(segment_path: Path, how: str) -> None:
             assert all(0 < f.error_ns < 100_000 for f in fits)
 
 
-def test_faults_are_felt_where_they_were_put(cuda: Any, segment_path: Path) -> None:
+@pytest.mark.gpu
+def test_faults_are_felt_where_they_were_put(gpu: Any, segment_path: Path) -> None:
     spec = "steps=40,delay=l00.attn:4@10-19,starve=l01.gate_up/3:300000@20-29,oversubscribe=7:0.5@30-39"
-    with engine(cuda, segment_path, spec, keep_every=1) as e:
+    with engine(gpu, segment_path, spec, keep_every=1) as e:
         assert e.run() == "done"
         assert max(errors(e.kernel)) < TOLERANCE, "a fault changes times, never results"
         found, graph = rows(e.segment), e.kernel.graph
