@@ -7,7 +7,8 @@ namespace ms {
 /// Operators, numbered as capture/engines/graph.py numbers them.
 enum Op : u32 {
   EMBED = 1, NORM1 = 2, QKV = 3, ATTN = 4, OPROJ = 5, NORM2 = 6, GATE_UP = 7, DOWN = 8,
-  FINAL_NORM = 13, LM_HEAD = 14, SAMPLE = 15
+  ROUTER = 9, EXPERT_UP = 10, EXPERT_DOWN = 11, COMBINE = 12, FINAL_NORM = 13, LM_HEAD = 14, SAMPLE = 15,
+  ATTN_SEND = 16, ATTN_RECV = 17, MLP_SEND = 18, MLP_RECV = 19, LOGITS_SEND = 20, LOGITS_RECV = 21
 };
 
 constexpr u32 ROWS = 8;  // slots that a matrix task takes through its weights at once
@@ -17,9 +18,10 @@ constexpr u32 REDUCE_WORDS = 16;
 
 /// What the operators use of shared memory: its beginning, engine.operator_bytes in all; the buffer takes the rest.
 struct OperatorShared {
-  float reduce[REDUCE_WORDS];
+  Shard shard;  // of the block's rank
+  alignas(16) float reduce[REDUCE_WORDS];
   u32 index[REDUCE_WORDS];
-  alignas(16) float buffer[4];
+  float buffer[4];
 };
 
 /// By value: a called function's arguments then stay in registers.
@@ -34,6 +36,16 @@ struct Operands {
 
 MS_DEVICE OperatorShared& operator_shared() { return *reinterpret_cast<OperatorShared*>(block_memory()); }
 
+/// Its pointers are taken into registers before a loop that stores: a store might be to shared memory too.
+MS_DEVICE const Shard& shard() { return operator_shared().shard; }
+
+/// Before the roles part, by all threads.
+MS_DEVICE void copy_shard() {
+  const u32* from = reinterpret_cast<const u32*>(engine.shards + own_rank());
+  u32* to = reinterpret_cast<u32*>(&operator_shared().shard);
+  for (u32 i = threadIdx.x; i < sizeof(Shard) / 4; i += blockDim.x) to[i] = from[i];
+}
+
 MS_DEVICE void together() { barrier(COMPUTE_BARRIER, COMPUTE_THREADS); }
 
 MS_DEVICE float4 load4(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
@@ -44,6 +56,27 @@ MS_DEVICE void store4(float* p, float4 v) { *reinterpret_cast<float4*>(p) = v; }
 MS_DEVICE float dot(float4 a, float4 b, float c) {
   return fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, c))));
 }
+
+/// A value and whose it is. Of equal values the lower index is the better.
+struct Best {
+  float value;
+  u32 index;
+
+  MS_DEVICE void take(Best other) {
+    if (other.value > value || (other.value == value && other.index < index)) *this = other;
+  }
+  /// The best of the warp's, the same in each lane.
+  MS_DEVICE void of_warp() {
+    for (u32 s = 16; s; s >>= 1) {
+      const float v = __shfl_xor_sync(FULL_WARP, value, s);
+      const u32 i = __shfl_xor_sync(FULL_WARP, index, s);
+      take({v, i});
+    }
+  }
+};
+
+/// Worse than any value. index: what it comes to if there is none.
+MS_DEVICE Best none(u32 index) { return {-INFINITY, index}; }
 
 /// Sum (or maximum) over the 128 threads, the same in each.
 template <bool MAXIMUM>

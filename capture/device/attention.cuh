@@ -13,12 +13,13 @@ MS_OPERATOR void attend(Operands o) {
   float *q = operator_shared().buffer, *key = q + hd, *value = key + hd;
   float *mix = value + hd, *scores = mix + COMPUTE_THREADS * 4;
   const u64 width = (engine.heads + 2 * engine.kv_heads) * hd;
-  const float* projected = engine.qkv + o.slot * width;
+  const Shard& rank = shard();
+  const float* projected = rank.qkv + o.slot * width;
   const float* new_key = projected + (engine.heads + kv) * hd;
   const float* new_value = projected + (engine.heads + engine.kv_heads + kv) * hd;
   const u64 line = (static_cast<u64>(o.layer) * engine.cache_rows + row) * engine.kv_heads + kv;
   const u64 cache = line * engine.context * hd;
-  float *keys = engine.keys + cache, *values = engine.values + cache;
+  float *keys = rank.keys + cache, *values = rank.values + cache, *to = rank.heads_out;
   if (tid < half) {
     const float* turn = engine.rotary + (position * half + tid) * 2;
     float cosine = __ldg(turn), sine = __ldg(turn + 1);
@@ -71,7 +72,7 @@ MS_OPERATOR void attend(Operands o) {
   if (tid < hd) {
     float out = 0;
     for (u32 j = 0; j < groups; j++) out += mix[j * hd + tid];
-    engine.heads_out[(static_cast<u64>(o.slot) * engine.heads + head) * hd + tid] = out / total;
+    to[(static_cast<u64>(o.slot) * engine.heads + head) * hd + tid] = out / total;
   }
 }
 

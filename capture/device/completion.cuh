@@ -9,8 +9,9 @@ namespace ms {
 /// A record becomes a row: what is constant for the task stands in its descriptor, what is constant for the step in
 /// the serving plan. now: the device's time, a moment after the record was taken.
 MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, ms_ring_row& row) {
-  u32 low = static_cast<u32>(now) - r.t;  // its age; a firing a moment after `now` was read counts as 2^32 - a little
-  row.t = low >= 0xf0000000u ? now + static_cast<u32>(-low) : now - low;
+  // Its age, or how long after `now` was read it was fired: within two seconds either way, it is known which.
+  const u32 age = static_cast<u32>(now) - r.t;
+  row.t = age >> 31 ? now + static_cast<u32>(-age) : now - age;
   row.seq = seq;
   row.hook = r.hook;
   row.flags = r.flags;
@@ -19,17 +20,18 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
   row.step = r.iteration;
   row.comm = 0;
   row.peer = MS_PEER_NONE;
-  row.rank = 0;
+  row.rank = rank_of(worker);
   row.by = 0;
   row.task = row.aux = 0;
   row.request = MS_REQUEST_NONE;
   row.dep = row.tile = 0;
   row.task_class = 0;
   row.dep_class = MS_DEP_NONE;
-  u32 dep = 0, kind = MS_DEP_NONE;
+  u32 dep = 0, kind = MS_DEP_NONE, bytes = 0;
   bool planned = r.iteration < segment.steps;
   if (r.task != 0 && r.task <= segment.n_tasks) {
-    uint4 d = __ldg(reinterpret_cast<const uint4*>(segment.tasks + r.task * segment.task_bytes));  // a TaskRow
+    const u8* task = segment.tasks + r.task * segment.task_bytes;
+    uint4 d = __ldg(reinterpret_cast<const uint4*>(task));  // a TaskRow
     u32 slot = d.y >> 16;
     row.task = static_cast<u64>(r.iteration) << 32 | r.task;
     row.tile = d.x;
@@ -39,6 +41,17 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
       row.request = __ldg(segment.request + static_cast<u64>(r.iteration) * segment.slots + slot);
     else if (planned)
       row.request = MS_REQUEST_SET | __ldg(segment.request_set + r.iteration);
+    const u32 about_arrival = 1u << MS_HOOK_READY | 1u << MS_HOOK_WAIT | 1u << MS_HOOK_RESUME;
+    const bool receives = r.hook == MS_HOOK_RECEIVE || (about_arrival >> r.hook & 1 && r.arg2 == FOR_ARRIVAL);
+    if ((receives || r.hook == MS_HOOK_SEND) && segment.task_bytes >= sizeof(TaskRow) + sizeof(CommRow)) {
+      const uint2 c = __ldg(reinterpret_cast<const uint2*>(task + sizeof(TaskRow)));  // a CommRow
+      if (r.hook != MS_HOOK_READY) {
+        row.comm = comm_generation(r.iteration, d.x & ROUND_MASK);
+        row.peer = segment.ranks == 2 ? 1 - row.rank : MS_PEER_ALL;
+      }
+      dep = receives ? c.x : 0, kind = receives ? MS_DEP_COMMUNICATION : MS_DEP_NONE;
+      bytes = c.y;
+    }
   }
   u64 pair = static_cast<u64>(r.arg0) << 32 | r.arg1, time = static_cast<u64>(r.arg1) << 32 | r.arg0;
   switch (r.hook) {
@@ -59,7 +72,7 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
       break;
     case MS_HOOK_WAIT:
     case MS_HOOK_RESUME:
-      row.dep = r.arg2 ? segment.end_dep : dep;
+      row.dep = r.arg2 == FOR_END ? segment.end_dep : dep;
       row.dep_class = dep ? kind : MS_DEP_CONTROL;  // without a task: for work, or for the iteration to end
       row.aux = r.hook == MS_HOOK_WAIT ? pair : time;
       break;
@@ -67,6 +80,13 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
       row.dep = r.arg0;
       row.dep_class = __ldg(&dep_row(r.arg0).kind);
       row.aux = static_cast<u64>(r.arg1) << 32 | __ldg(&dep_row(r.arg0).wanted);
+      break;
+    case MS_HOOK_SEND:
+      row.aux = bytes;
+      break;
+    case MS_HOOK_RECEIVE:
+      row.dep = dep, row.dep_class = kind;
+      row.aux = time;
       break;
     case MS_HOOK_REQUEST:
       row.request = r.arg1;

@@ -53,6 +53,10 @@ struct NowRecord {
   MS_DEVICE void leave() const { store_host(line + MS_WORKER_NOW_T, 0); }
 };
 
+/// What a wait is for: the task's dependency (or work, without a task), the iteration's end, or the arrival of what peers
+/// send to a task that receives.
+enum Awaited : u32 { FOR_DEP = 0, FOR_END = 1, FOR_ARRIVAL = 2 };
+
 /// The compute worker's hooks. refresh, start, done and complete may be called by all threads of the block together:
 /// its one thread fires, and no warp diverges for it.
 struct ComputeHooks {
@@ -94,15 +98,30 @@ struct ComputeHooks {
       out.miss();
   }
   /// task 0: the worker is idle, or (dep not 0) done with the iteration whose end it waits for.
-  MS_DEVICE void wait(u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted) {
+  MS_DEVICE void wait(u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted, bool arrival = false) {
     waited = device_time();
     now.enter(waited, task ? static_cast<u64>(iteration) << 32 | task : 0, dep, seen, wanted);
-    if (out.wants(MS_HOOK_WAIT)) out.push(MS_HOOK_WAIT, waited, task, iteration, seen, wanted, 0, !task && dep);
+    if (out.wants(MS_HOOK_WAIT))
+      out.push(MS_HOOK_WAIT, waited, task, iteration, seen, wanted, 0, awaited(task, dep, arrival));
   }
-  MS_DEVICE void resume(u32 task, u32 iteration, u32 dep) {
+  MS_DEVICE void resume(u32 task, u32 iteration, u32 dep, bool arrival = false) {
     now.leave();
     if (out.wants(MS_HOOK_RESUME))
-      out.push(MS_HOOK_RESUME, device_time_low(), task, iteration, waited, waited >> 32, 0, !task && dep);
+      out.push(MS_HOOK_RESUME, device_time_low(), task, iteration, waited, waited >> 32, 0,
+               awaited(task, dep, arrival));
+  }
+  /// A task that receives has its peers' data, so that it is ready: when, low half. sender: the task that sent last;
+  /// after_wait: it has been waited for.
+  MS_DEVICE u32 receive(u32 task, u32 iteration, u32 sender, bool after_wait) {
+    const u64 t = device_time(), since = after_wait ? waited : t;
+    if (out.wants(MS_HOOK_READY)) out.push(MS_HOOK_READY, t, task, iteration, sender, 1, 0, FOR_ARRIVAL);
+    if (out.wants(MS_HOOK_RECEIVE)) out.push(MS_HOOK_RECEIVE, t, task, iteration, since, since >> 32, 0, 0);
+    return t;
+  }
+  /// After `complete`, whose record is under way until then: the task has sent.
+  MS_DEVICE void send(u32 task, u32 iteration) {
+    if (out.wants(MS_HOOK_SEND))
+      out.push(MS_HOOK_SEND, armed ? finished : device_time_low(), task, iteration, 0, 0, 0, 0);
   }
   MS_DEVICE void pressure(u32 task, u32 depth, u32 threshold, u32 iteration) {
     if (out.wants(MS_HOOK_PRESSURE))
@@ -129,6 +148,11 @@ struct ComputeHooks {
   MS_DEVICE void close() {
     HookSpace::fence();
     HookSpace::store(out.words + offsetof(QueueWords, left), 1);
+  }
+
+ private:
+  MS_DEVICE static u32 awaited(u32 task, u32 dep, bool arrival) {
+    return arrival ? FOR_ARRIVAL : !task && dep ? FOR_END : FOR_DEP;
   }
 };
 
@@ -215,8 +239,13 @@ struct ComputeHooks {
   MS_DEVICE void start(u32 task, u32) { log.write(MS_HOOK_START, task); }
   MS_DEVICE void done() { log.write(MS_HOOK_COMPLETE, 0); }
   MS_DEVICE void complete(u32) {}
-  MS_DEVICE void wait(u32 task, u32, u32, u32, u32) { log.write(MS_HOOK_WAIT, task); }
-  MS_DEVICE void resume(u32 task, u32, u32) { log.write(MS_HOOK_RESUME, task); }
+  MS_DEVICE void wait(u32 task, u32, u32, u32, u32, bool = false) { log.write(MS_HOOK_WAIT, task); }
+  MS_DEVICE void resume(u32 task, u32, u32, bool = false) { log.write(MS_HOOK_RESUME, task); }
+  MS_DEVICE u32 receive(u32 task, u32, u32, bool) {
+    log.write(MS_HOOK_RECEIVE, task);
+    return 0;
+  }
+  MS_DEVICE void send(u32 task, u32) { log.write(MS_HOOK_SEND, task); }
   MS_DEVICE void pressure(u32, u32, u32, u32) { log.write(MS_HOOK_PRESSURE, 0); }
   MS_DEVICE void release(u32 task, u32, u32, u32) { log.write(MS_HOOK_RELEASE, task); }
   MS_DEVICE void ready(u32 first, u32, u32, u32) { log.write(MS_HOOK_READY, first); }

@@ -1,5 +1,5 @@
-// The decode step of a dense transformer as one persistent kernel: a block per multiprocessor, many iterations per
-// launch. Threads 0 to 127 compute (thread 0 is the compute worker), the next warp schedules, the last one monitors.
+// The decode step of a transformer, dense or with a mixture of experts, as one persistent kernel: a block per
+// multiprocessor, many iterations per launch. Tensor-parallel ranks are groups of blocks. Threads 0 to 127 compute (thread 0 is the compute worker), the next warp schedules, the last one monitors.
 #include "megascope.cuh"
 #include "operators.cuh"
 #include "scheduler.cuh"
@@ -11,12 +11,6 @@ struct BlockShared {
   Mailbox mailbox;
   Work work;
 };
-
-/// A fault control: the task takes `factor` times as long.
-MS_DEVICE void stretch(u32 task_class, u32 iteration, u64 began, u64 deadline) {
-  float factor = engine.fault_factor[fault_phase(iteration) * engine.n_classes + task_class];
-  if (factor > 1.0f) pause_ns(static_cast<u64>((device_time() - began) * (factor - 1.0f)), deadline);
-}
 
 MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
   ComputeHooks hooks;
@@ -45,8 +39,11 @@ MS_DEVICE void compute_role(BlockShared& shared, u64 deadline) {
     if (worker) {
       if (engine.faulty) stretch(task.task_class, work.iteration, began, deadline);
       hooks.done();
+      const bool sent = engine.ranks > 1 && sends(task.op);
+      if (sent) signal(task, work.iteration);
       running = outbox.send(work.task, task, work.iteration, source.patience);
       hooks.complete(work.iteration);  // nobody waits for it any more
+      if (sent) hooks.send(work.task, work.iteration);
     }
   }
   if (worker) hooks.close();
@@ -59,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) megakernel() 
   BlockShared& shared = *reinterpret_cast<BlockShared*>(block_memory() + engine.operator_bytes);
   const u64 deadline = device_time() + segment.limit_ns;
   if (threadIdx.x == 0) shared.mailbox = {};
+  copy_shard();
   shared.scope.open();
   __syncthreads();  // the last one: from here on the roles part
   if (threadIdx.x < COMPUTE_THREADS) {

@@ -7,9 +7,13 @@
 //                          the block's output is now before anything that the scheduler writes
 //   counters               any scheduler, one atomic per release; monotonic over iterations, so nothing is reset
 //   queue entries          the scheduler that satisfied the dependency: its atomic's result, a device fence, the entry
-//   begun, leave           block 0's scheduler (leave on a deadline: anyone), after a device fence
+//   begun, leave           rank 0's first scheduler (leave on a deadline: anyone), after a fence
 // A compute worker reads an entry (or a counter, or `begun`), fences the device, and the barrier hands that order to
 // the other 127 threads, which read activations through the second-level cache (__ldcg).
+//
+// Several ranks' blocks know nothing of each other's tasks. They meet in three places, where a fence of the system
+// takes the place of the device's: in a round of communication (exchange.cuh), in the counter of the iteration's end,
+// which is in rank 0's memory, and in `begun`, which rank 0's first scheduler tells every rank.
 #pragma once
 #include "work.cuh"
 
@@ -21,6 +25,7 @@ struct Scheduler {
   Patience patience;
   u32 slots, taken_at;
   u32 taken, cursor;
+  u32 base;  // first block of the rank
   u64 step_began;
   u32 begun;
   bool ended;
@@ -36,6 +41,7 @@ struct Scheduler {
     slots = shared_address(box.slot);
     taken_at = shared_address(&box.taken);
     taken = 0, cursor = blockIdx.x * 7;
+    base = own_rank() * engine.rank_blocks;
     begun = 0, step_began = 0, ended = false;
     held = 0, held_until = 0, held_iteration = held_word = 0;
   }
@@ -45,7 +51,12 @@ struct Scheduler {
       hooks.refresh();
       bool busy = take_mail();
       if (engine.faulty) busy |= let_go();
-      if (blockIdx.x == 0 && !busy && !ended) step();
+      if (blockIdx.x == base && !busy && !ended) {
+        if (base == 0)
+          step();
+        else
+          follow();
+      }
       if (busy) continue;
       bool out = __shfl_sync(FULL_WARP, lane_id() == 0 && patience.out(), 0);
       if (out) break;
@@ -76,7 +87,7 @@ struct Scheduler {
       if (active) {
         uint4 words = __ldg(reinterpret_cast<const uint4*>(engine.releases + begin + i));
         r = {words.x, words.y, words.z, words.w};
-        after = atomicAdd(engine.counters + r.dep, 1) + 1 - iteration * r.wanted;
+        after = count_up(r.dep) + 1 - iteration * r.wanted;
       }
       u32 satisfied = __ballot_sync(FULL_WARP, active && after == r.wanted);
       if (satisfied) fence_device();
@@ -86,11 +97,17 @@ struct Scheduler {
         u32 dep = __shfl_sync(FULL_WARP, r.dep, lane);
         u32 first = __shfl_sync(FULL_WARP, r.first, lane), waiters = __shfl_sync(FULL_WARP, r.waiters, lane);
         u32 late = 0;
-        if (engine.faulty)
-          late = engine.fault_postpone[static_cast<u64>(fault_phase(iteration)) * (engine.n_deps + 1) + dep];
+        if (engine.faulty) late = postponed_ns(dep, iteration);
         if (!late || !hold(dep | IS_DEP, iteration, task, late)) announce(dep, first, waiters, iteration, task);
       }
     }
+  }
+
+  /// Only the end of the iteration is counted by all ranks.
+  MS_DEVICE static u32 count_up(u32 dep) {
+    if (engine.ranks == 1 || dep != engine.end_dep) return atomicAdd(engine.counters + dep, 1);
+    fence_system();
+    return add_system(engine.ended, 1);
   }
 
   /// A dependency takes effect: the tasks that waited on it are ready, and under the dynamic schedule assigned.
@@ -98,18 +115,20 @@ struct Scheduler {
     if (engine.faulty && lane_id() == 0) store_device(engine.satisfied + dep, iteration + 1);
     if (waiters == 0) return;
     u32 ready = device_time_low();
+    const bool tells = lane_id() == 0 && !(waiters & RECEIVES);
+    waiters &= ~RECEIVES;
     if (!engine.dynamic) {
-      hooks.ready(lane_id() == 0, ready, first, waiters, iteration, releaser);
+      hooks.ready(tells, ready, first, waiters, iteration, releaser);
       return;
     }
     // Each group's tickets are drawn before the group before it is told of: the hooks then cost no task any time.
-    const bool wide = 2 * waiters >= engine.blocks;
+    const bool wide = 2 * waiters >= engine.rank_blocks;
     Pushed before = {0, 0, 0, 0};
     for (u32 i = lane_id(); i < (waiters + 31) / 32 * 32; i += 32) {
       const bool late = starved(i < waiters, first + i, iteration, ready);  // all lanes, since they vote in it
       Pushed now = draw(i < waiters && !late, first + i, iteration, wide);
       if (i == lane_id())
-        hooks.ready(lane_id() == 0, ready, first, waiters, iteration, releaser);
+        hooks.ready(tells, ready, first, waiters, iteration, releaser);
       else
         tell(before, iteration);
       enter(now, iteration, ready);
@@ -121,7 +140,7 @@ struct Scheduler {
   /// Whether a fault control holds this lane's task back, to be pushed later. All lanes call together.
   MS_DEVICE bool starved(bool active, u32 task, u32 iteration, u32 ready) {
     if (!engine.faulty) return false;
-    u32 late = active ? engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task] : 0;
+    u32 late = active ? starved_ns(task, iteration) : 0;
     bool held_back = false;
     for (u32 which = __ballot_sync(FULL_WARP, late != 0); which; which &= which - 1) {
       u32 lane = __ffs(which) - 1;
@@ -138,9 +157,9 @@ struct Scheduler {
     if (engine.faulty) {
       const u32* crowd = engine.fault_crowd + 2 * fault_phase(iteration);
       u32 worker = crowd[0], share = crowd[1];
-      if (worker < engine.blocks && draw < share && depth(worker) < engine.capacity / 2) return worker;
+      if (worker - base < engine.rank_blocks && draw < share && depth(worker) < engine.capacity / 2) return worker;
     }
-    u32 a = (cursor + lane_id()) % engine.blocks, b = mix(draw, cursor) % engine.blocks;
+    u32 a = base + (cursor + lane_id()) % engine.rank_blocks, b = base + mix(draw, cursor) % engine.rank_blocks;
     if (wide) return a;
     return depth(b) < depth(a) ? b : a;
   }
@@ -225,21 +244,23 @@ struct Scheduler {
       push(what, iteration, word);
   }
 
-  // --- block 0 begins and ends the iterations ---------------------------------------------------------------
+  // --- the first block of rank 0 begins and ends the iterations, those of the others follow ------------------
 
   MS_DEVICE void step() {
     if (begun) {
-      u32 done = load_device(engine.counters + engine.end_dep) - (begun - 1) * engine.deps[engine.end_dep].wanted;
+      u32 done = load_system(engine.ended) - (begun - 1) * engine.deps[engine.end_dep].wanted;
       if (!__shfl_sync(FULL_WARP, done == engine.deps[engine.end_dep].wanted, 0)) return;
       end_step();
     }
     u32 stop = __shfl_sync(FULL_WARP, load_device(&segment.orders->stop.word), 0);
     if (begun == engine.steps || stop) {
       ended = true;
-      if (lane_id() == 0) atomicCAS(&engine.run->leave.word, RUNNING, begun == engine.steps ? DONE : STOPPED);
+      for (u32 rank = lane_id(); rank < engine.ranks; rank += 32)
+        set_once_system(&engine.shards[rank].run->leave.word, begun == engine.steps ? DONE : STOPPED);
+      __syncwarp();
       return;
     }
-    fence_device();
+    fence_ranks();
     u32 iteration = begun++;
     step_began = warp_time();
     hooks.step(iteration, step_began, MS_STEP_BEGINS);
@@ -249,13 +270,28 @@ struct Scheduler {
       uint4 e = active ? engine.event[base + lane_id()] : make_uint4(0, 0, 0, 0);
       hooks.request(active, iteration, e.x, e.y, e.z);
     }
+    for (u32 rank = lane_id(); rank < engine.ranks; rank += 32)
+      store_system(&engine.shards[rank].run->begun.word, begun);
+    __syncwarp();
     if (lane_id() == 0) {
-      store_device(&engine.run->begun.word, begun);
       store_host(engine.step_begun + iteration, step_began);
       fence_system();
       store_host(segment.host + HOST_STEP, begun);
     }
-    announce(0, engine.deps[0].first, engine.deps[0].waiters, iteration, 0);
+    begin_rank(iteration);
+  }
+
+  /// Another rank's iteration begins when word has come.
+  MS_DEVICE void follow() {
+    if (__shfl_sync(FULL_WARP, load_system(&engine.run->begun.word), 0) == begun) return;
+    fence_ranks();
+    begin_rank(begun++);
+  }
+
+  /// The tasks that wait for nothing but the iteration's begin.
+  MS_DEVICE void begin_rank(u32 iteration) {
+    const u32 first = engine.deps[0].first + base / engine.rank_blocks * engine.rank_tasks;
+    announce(0, first, engine.deps[0].waiters, iteration, 0);
   }
 
   MS_DEVICE void end_step() {

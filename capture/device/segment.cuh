@@ -32,6 +32,13 @@ struct alignas(16) TaskRow {
   u16 layer;
 };
 
+/// What a row needs besides of a task that sends to peers or receives from them: it follows the TaskRow.
+struct CommRow {
+  u32 arrival;  // of a receive: the dependency that its peers' data satisfies
+  u32 bytes;    // of a send: to all peers together
+};
+constexpr u32 ROUND_MASK = 0xffff;  // of such a task's tile: the iteration's round that it belongs to
+
 /// What a row needs of an element of an event tensor; `dep_bytes` apart.
 struct DepRow {
   u32 wanted;  // releases in one iteration
@@ -86,6 +93,9 @@ struct Segment {
   u64 block_bytes;
   u32 blocks;
   u32 roles;  // workers of a block, 1 or 2
+  u32 ranks;        // among which the blocks are divided, rank_blocks to each
+  u32 rank_blocks;
+  u32 rounds;       // in which ranks exchange, in an iteration
   u32 n_tasks;
   u32 task_bytes;
   u32 dep_bytes;
@@ -120,6 +130,17 @@ MS_DEVICE u32 all_workers() { return segment.roles * segment.blocks; }
 
 MS_DEVICE const DepRow& dep_row(u32 dep) {
   return *reinterpret_cast<const DepRow*>(segment.deps + dep * segment.dep_bytes);
+}
+
+MS_DEVICE u32 rank_of(u32 worker) {
+  return segment.ranks <= 1 ? 0 : (worker < segment.blocks ? worker : worker - segment.blocks) / segment.rank_blocks;
+}
+
+/// Identity of a communication round, alike on every rank and never 0: (iteration * rounds + round) % (2^32 - 1) + 1.
+MS_DEVICE u32 comm_generation(u32 iteration, u32 round) {
+  const u64 all = static_cast<u64>(iteration) * segment.rounds + round;
+  const u64 folded = (all & 0xffffffffu) + (all >> 32);  // of which 2^32 - 1 may be over once
+  return static_cast<u32>(folded >= 0xffffffffu ? folded - 0xffffffffu : folded) + 1;
 }
 
 }  // namespace ms

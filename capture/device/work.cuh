@@ -1,7 +1,7 @@
 // The compute worker's side of scheduling: where it gets its next task under either schedule, and how it hands a
 // completed one to the block's scheduler warp. scheduler.cuh says how the two are ordered.
 #pragma once
-#include "hooks.cuh"
+#include "arrival.cuh"
 
 namespace ms {
 
@@ -23,28 +23,12 @@ struct Patience {
 
   MS_DEVICE bool out() {
     if (++polls % POLLS_PER_LOOK) return false;
-    if (load_device(&engine.run->leave.word) != RUNNING) return true;
+    if (load_system(&engine.run->leave.word) != RUNNING) return true;
     if (device_time() < deadline) return false;
-    atomicCAS(&engine.run->leave.word, RUNNING, DEADLINE);
+    set_once_system(&engine.run->leave.word, DEADLINE);
     return true;
   }
 };
-
-MS_DEVICE void pause_ns(u64 ns, u64 deadline) {
-  u64 until = device_time() + ns;
-  if (until > deadline) until = deadline;
-  while (device_time() < until) __nanosleep(200);
-}
-
-MS_DEVICE u32 mix(u32 a, u32 b) {
-  u32 h = a * 0x9e3779b1u ^ b * 0x85ebca77u;
-  h ^= h >> 15;
-  h *= 0x2c1b3c6du;
-  return h ^ h >> 13;
-}
-
-/// Which of the fault controls' phases an iteration is in.
-MS_DEVICE u32 fault_phase(u32 iteration) { return __ldg(engine.fault_phase + iteration); }
 
 /// What the compute worker runs next.
 struct Work {
@@ -64,7 +48,11 @@ struct Source {
     if (engine.dynamic) iteration = 0;
   }
 
-  MS_DEVICE Work next(ComputeHooks& hooks) { return engine.dynamic ? pop(hooks) : advance(hooks); }
+  MS_DEVICE Work next(ComputeHooks& hooks) {
+    Work work = engine.dynamic ? pop(hooks) : advance(hooks);
+    if (engine.ranks > 1 && work.task && receives(engine.tasks[work.task].op)) await_peers(hooks, work);
+    return work;
+  }
 
  private:
   MS_DEVICE Work pop(ComputeHooks& hooks) {
@@ -109,15 +97,15 @@ struct Source {
       u32 done = iteration++;
       u32 wanted = engine.deps[engine.end_dep].wanted;
       const u32* word = &engine.run->begun.word;
-      if (load_device(word) <= iteration) {
+      if (load_system(word) <= iteration) {
         if (iteration == 0)
           hooks.wait(0, 0, 0, 0, 1);
         else
-          hooks.wait(0, done, engine.end_dep, load_device(engine.counters + engine.end_dep) - done * wanted, wanted);
-        if (!until(hooks, word, iteration, 1)) return {0, 0, 0};
+          hooks.wait(0, done, engine.end_dep, load_system(engine.ended) - done * wanted, wanted);
+        if (!until<true>(hooks, word, iteration, 1)) return {0, 0, 0};
         hooks.resume(0, iteration ? done : 0, iteration ? engine.end_dep : 0);
       } else {
-        fence_device();
+        fence_ranks();
       }
       at = begin;
     }
@@ -133,27 +121,57 @@ struct Source {
         // Of a postponed dependency all releases have been counted, but nobody who waits can see the last.
         u32 counted = engine.faulty ? min(load_device(engine.counters + dep) - before, wanted - 1) : seen;
         hooks.wait(task, iteration, dep, counted, wanted);
-        if (!until(hooks, word, base, goal)) return {0, 0, 0};
+        if (!until<false>(hooks, word, base, goal)) return {0, 0, 0};
         hooks.resume(task, iteration, dep);
       } else {
         fence_device();
       }
     }
     if (engine.faulty) {
-      u32 starve = engine.fault_starve[static_cast<u64>(fault_phase(iteration)) * (engine.n_tasks + 1) + task];
+      u32 starve = starved_ns(task, iteration);
       if (starve) pause_ns(starve, patience.deadline);
     }
     return {task, iteration, 0};
   }
 
-  /// Poll until *word - base has reached the goal, and fence. False when the run has ended instead.
+  /// A receive waits for its peers. If the run ends meanwhile, there is no work any more.
+  MS_DEVICE void await_peers(ComputeHooks& hooks, Work& work) {
+    const Task& task = engine.tasks[work.task];
+    const Arrival arrival(shard(), task, work.iteration);
+    const u32 wanted = engine.ranks - 1, seen = arrival.seen();
+    if (seen < wanted) {
+      hooks.wait(work.task, work.iteration, task.n0, seen, wanted, true);
+      do {
+        if (patience.out()) {
+          work = {0, 0, 0};
+          return;
+        }
+        hooks.refresh();
+        __nanosleep(POLL_NS);
+      } while (arrival.seen() < wanted);
+      fence_system();
+      hooks.resume(work.task, work.iteration, task.n0, true);
+    } else {
+      fence_system();
+    }
+    // The task before a receive is its round's send, and the peer's is as many tasks away as the ranks are apart.
+    const u32 sender = work.task - 1 + (arrival.last() - arrival.rank) * engine.rank_tasks;
+    work.ready = hooks.receive(work.task, work.iteration, sender, seen < wanted);
+  }
+
+  /// Poll until *word - base has reached the goal, and fence. False when the run has ended instead. RANKS: the word may
+  /// be another rank's doing.
+  template <bool RANKS>
   MS_DEVICE bool until(ComputeHooks& hooks, const u32* word, u32 base, u32 goal) {
     do {
       if (patience.out()) return false;
       hooks.refresh();
       __nanosleep(POLL_NS);
-    } while (static_cast<int>(load_device(word) - base - goal) < 0);
-    fence_device();
+    } while (static_cast<int>((RANKS ? load_system(word) : load_device(word)) - base - goal) < 0);
+    if (RANKS)
+      fence_ranks();
+    else
+      fence_device();
     return true;
   }
 };

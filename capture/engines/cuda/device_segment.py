@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from ....store.tables import WORKERS
 from ...segment.layout import Layout
 from ...segment.sink import SegmentSink
 from ...segment.words import Cursor
@@ -47,7 +49,9 @@ class DeviceSegment:
         self.mask = layout.exported if record else 0
         """hooks to record from the first event on"""
         self.pinger = Pinger(host)
-        self.programs = Programs(SegmentSink(self.segment), monitors, host, self.device_now, layout)
+        rank, told = np.zeros(layout.workers, np.int64), side_tables[WORKERS.name]
+        rank[told["worker"].to_numpy()] = told["rank"].to_numpy()
+        self.programs = Programs(SegmentSink(self.segment), monitors, host, self.device_now, layout, rank)
         self._beat = self._fit = 0.0
 
     def poll(self, step: int) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ....store.errors import MegascopeError
 from ....store.tables import HOOK_BY_NAME, RING_ROW, WORKERS
 from ...segment.layout import Layout
 from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Clock, Cursor, Worker
@@ -23,14 +22,18 @@ from .device_segment import DeviceSegment
 from .kernel import Megakernel
 from .settings import Settings
 
-EXPORTED = ("ready", "assign", "start", "complete", "wait", "resume", "release", "request", "step", "pressure")
-PINGS = 200
+EXPORTED = (
+    "ready", "assign", "start", "complete", "wait", "resume", "release", "send", "receive", "request", "step",
+    "pressure",
+)  # fmt: skip
 POLL_S = 0.0005
 
 
-def exported(dynamic: bool) -> int:
-    """Hooks that the kernel fires, as a mask; a static schedule assigns nothing and has no queues."""
+def exported(dynamic: bool, ranks: int = 1) -> int:
+    """Hooks that the kernel fires, as a mask; a static schedule assigns nothing and has no queues, and one rank has
+    nobody to send to."""
     names = [n for n in EXPORTED if dynamic or n not in ("assign", "pressure")]
+    names = [n for n in names if ranks > 1 or n not in ("send", "receive")]
     return sum(1 << HOOK_BY_NAME[n].id for n in names)
 
 
@@ -44,14 +47,14 @@ def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
     """The compiler's tables: compute worker i of block i, scheduler worker blocks + i; monitor m drains every m-th."""
     n = kernel.blocks
     schedule = None if kernel.settings.dynamic else kernel.schedule
-    out = compiler_tables(kernel.graph, n, schedule, np.arange(n), np.full(n, -1))
+    out = compiler_tables(kernel.graph, kernel.rank_blocks, schedule, np.arange(n), np.full(n, -1))
     ids = np.arange(2 * n)
     columns: dict[str, Any] = {
         "worker": ids,
         "monitor": ids % kernel.monitor_count,
         "sm": np.full(2 * n, -1),
         "role": ["compute"] * n + ["scheduler"] * n,
-        "rank": np.zeros(2 * n, np.int16),
+        "rank": ids % n // kernel.rank_blocks,
     }
     return out | {WORKERS.name: pa.table(columns, schema=WORKERS.schema)}
 
@@ -77,7 +80,8 @@ class CudaEngine:
             clock_tick_ns=TICK_NS,
             epoch_ns=int(s.epoch_ms * 1e6),
             policy=s.ring_policy,
-            exported=exported(s.dynamic),
+            exported=exported(s.dynamic, s.model.ranks),
+            ranks=s.model.ranks,
             program_slots=s.program_slots,
             telemetry=int(s.telemetry),
             image_bytes=1 << 20,
@@ -109,7 +113,7 @@ class CudaEngine:
             how = self.kernel.wait()
             self._hear()
             self.programs.end()
-            failed = how == "deadline"
+            failed = how in ("deadline", "overtaken")
             self._fit_alone()
         finally:
             self._teller.end(max(self._step - 1, 0))
@@ -155,9 +159,4 @@ class CudaEngine:
 
     def _fit_alone(self) -> None:
         """A reading of both clocks while no megakernel runs."""
-        self.kernel.answer_pings(self._its.pinger.next, PINGS)
-        reading = self._its.pinger.burst(PINGS, 500_000_000)
-        if reading is None:
-            raise MegascopeError("cannot read the device's clock", "it did not answer within half a second")
-        self.segment.clock_fit(*reading)
-        self.kernel.wait()
+        self.segment.clock_fit(*self.kernel.clock.read(self.kernel.stream, self._its.pinger))

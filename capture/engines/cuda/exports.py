@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numba
 import numpy as np
@@ -133,9 +134,13 @@ class _Part:
 class Exports:
     """Of one program: `take` slices as they come, `ready` records as they can go."""
 
-    def __init__(self, verdict: Verdict, program: int, workers: int, epoch_ns: int, limit: int) -> None:
+    def __init__(
+        self, verdict: Verdict, program: int, workers: int, epoch_ns: int, limit: int, rank: NDArray[Any] | None = None
+    ) -> None:
+        """rank: of each worker; None: all are of rank 0. A shared map is all workers', and told as rank 0's."""
         self.verdict, self.program, self._epoch_ns, self._limit = verdict, program, epoch_ns, limit
         self.workers = workers
+        self._rank: list[int] = [0] * workers if rank is None else rank.tolist()
         self._maps = verdict.program.maps
         self._rules = [rule_of(verdict, i) for i in range(len(self._maps))]
         self._by_worker = [m.key is not None and any(x.name == "worker" for x in m.key.members) for m in self._maps]
@@ -197,9 +202,11 @@ class Exports:
         out: list[tuple[int | None, bytes]] = []
         for w, p in alone.items():
             out += self._records(index, declared, p.maps.get(index, []), {w: p}, p.refused.get(index, 0))
-        rest = {w: p for w, p in own.items() if w not in alone}
-        held = [pair for p in rest.values() for pair in p.maps.get(index, [])]
-        return out + self._records(index, declared, held, rest, 0)
+        for rank in sorted({self._rank[w] for w in own}):
+            rest = {w: p for w, p in own.items() if w not in alone and self._rank[w] == rank}
+            held = [pair for p in rest.values() for pair in p.maps.get(index, [])]
+            out += self._records(index, declared, held, rest, 0)
+        return out
 
     def _records(
         self, index: int, declared: Map, held: list[tuple[U8, U8]], who: dict[int, _Part], refused: int
@@ -213,7 +220,8 @@ class Exports:
         begin, end = min(p.t_begin for p in who.values()), max(p.t_end for p in who.values())
         coverage = np.sum([p.coverage for p in who.values()], axis=0)
         worker = next(iter(who)) if len(who) == 1 and self.workers > 1 else None
-        span = self._span(index, worker, len(who), begin, end, coverage, refused)
+        rank = 0 if declared.shared else self._rank[next(iter(who))]
+        span = self._span(index, rank, worker, len(who), begin, end, coverage, refused)
         return [(worker, record) for record in encode(span, declared, keys, values, self._limit)]
 
     def _tell_state(self, s: Slice, index: int, records: I64) -> None:
@@ -225,12 +233,14 @@ class Exports:
             there = values.any(axis=1)
             keys, values = keys[there], values[there]
         worker, workers = (None, self.workers) if s.worker == SHARED else (s.worker, 1)
-        span = self._span(index, worker, workers, s.t_begin, s.t_end, s.coverage, 0, state=True)
+        rank = 0 if worker is None else self._rank[worker]
+        span = self._span(index, rank, worker, workers, s.t_begin, s.t_end, s.coverage, 0, state=True)
         self._state += [(worker, record) for record in encode(span, declared, keys, values, self._limit)]
 
     def _span(
         self,
         index: int,
+        rank: int,
         worker: int | None,
         workers: int,
         begin: int,
@@ -244,7 +254,7 @@ class Exports:
         epochs = min(max(1, -(-end // self._epoch_ns) - first), MOST_EPOCHS)
         eligible, observed, throttled, lost, faulted, _ = coverage.tolist()
         seen = (eligible, observed, throttled, lost, faulted)
-        return Span(self.program, index, 0, worker, workers, first, epochs, begin, end, seen, refused, state)
+        return Span(self.program, index, rank, worker, workers, first, epochs, begin, end, seen, refused, state)
 
 
 def _joined(declared: Map, held: Iterable[tuple[U8, U8]]) -> tuple[U8, U8]:

@@ -18,10 +18,12 @@ from ..faults import Injector
 from ..schedule import static_schedule
 from ..serving import Serving
 from . import tables, weights
+from .clock import LoneClock
 from .compilation import Hooks, cubin
 from .memory import HostWords, SegmentMemory
 from .monitors import MonitorMemory, Sizes
-from .parameters import DEPENDENCY, ENGINE, HOST_PING, LEAVE, LINE_BYTES, ORDER_LINES, RUN_LINES, SEGMENT, TASK
+from .parameters import DEPENDENCY, ENGINE, LEAVE, LINE_BYTES, ORDER_LINES, RUN_LINES, SEGMENT, TASK
+from .ranks import Ranks
 from .settings import Settings
 
 FIRING = (Hooks.QUEUE, Hooks.DEVICE)
@@ -50,8 +52,8 @@ class Build:
 class Megakernel:
     """All that lives on the device for a run. Launches are one at a time; each begins from step 0.
 
-    keep_every: the logits of every that many steps are kept for a check; 0 keeps none. compiled: where a source is, made
-    for an architecture and a build of the hooks.
+    keep_every: the logits of every that many steps are kept for a check; 0 keeps none. compiled: gives the path of a
+    source that is made for an architecture and a build of the hooks.
     """
 
     def __init__(self, cupy: Any, settings: Settings, *, keep_every: int = 0, compiled: Compiled = cubin) -> None:
@@ -59,9 +61,11 @@ class Megakernel:
         self.cupy, self.settings, self._compiled = cupy, settings, compiled
         device = cupy.cuda.Device(0)
         self.architecture = f"sm_{device.compute_capability}"
-        self.blocks = int(device.attributes["MultiProcessorCount"])
+        self.rank_blocks = tables.rank_blocks(settings.model, int(device.attributes["MultiProcessorCount"]))
+        """blocks of one rank; those of rank r begin at r * rank_blocks"""
+        self.blocks = self.rank_blocks * settings.model.ranks
         self.graph = build_graph(settings.model)
-        self.schedule = static_schedule(self.graph, self.blocks)
+        self.schedule = static_schedule(self.graph, self.rank_blocks)
         self.plan = Serving(settings.load).plan(settings.steps)
         self.injector = Injector(settings.faults, self.graph, self.blocks, dynamic=settings.dynamic, engine="cuda")
         self.host = HostWords(cupy, settings.steps)
@@ -71,14 +75,23 @@ class Megakernel:
         """the build that records"""
         self.monitor_count = settings.monitor_blocks if self.firing == Hooks.DEVICE else self.blocks
         self.keep_every = keep_every
-        self.capacity = 1 << (self.graph.tasks - 1).bit_length()
+        self.capacity = 1 << (self.graph.tasks // settings.model.ranks - 1).bit_length()
         served = tables.serving_tables(self.plan, settings.model)
         faults = tables.fault_tables(self.injector, settings.steps)
         host = tables.graph_tables(self.graph, self.schedule) | served.arrays | faults
         host["rotary"] = weights.rotary(settings.model)
         self.weights: dict[str, Any] = weights.draw(settings.model, settings.seed, cupy.random)
         self._arrays = {name: self._upload(values) for name, values in host.items()} | self.weights
-        self._arrays |= self._scratch(served.cache_rows)
+        self._arrays |= self._scratch()
+        self.ranks = Ranks(
+            cupy,
+            settings.model,
+            self.weights,
+            cache_rows=served.cache_rows,
+            steps=settings.steps,
+            keep_routes=keep_every > 0,
+            run=int(self._arrays["run"].data.ptr),
+        )
         self._cache_rows = served.cache_rows
         self._builds: dict[Hooks, Build] = {}
         self._monitors: MonitorMemory | None = None
@@ -89,21 +102,8 @@ class Megakernel:
         flat = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
         return self.cupy.asarray(flat)
 
-    def _scratch(self, cache_rows: int) -> dict[str, Any]:
+    def _scratch(self) -> dict[str, Any]:
         m, cp, g = self.settings.model, self.cupy, self.graph
-        attended = m.heads * m.head_dim
-        floats = {
-            "residual": m.slots * m.d_model,
-            "x": m.slots * m.d_model,
-            "qkv": m.slots * m.qkv_columns,
-            "heads_out": m.slots * attended,
-            "partial": m.slots * m.d_model,
-            "act": m.slots * m.ffn,
-            "logits": m.slots * m.vocab,
-            "keys": m.layers * cache_rows * m.kv_heads * m.context * m.head_dim,
-            "values": m.layers * cache_rows * m.kv_heads * m.context * m.head_dim,
-            "kept_logits": self.kept_steps * m.slots * m.vocab,
-        }
         words = {
             "counters": g.deps + 1,
             "satisfied": g.deps + 1,
@@ -111,12 +111,10 @@ class Megakernel:
             "entries": self.blocks * self.capacity * 4,
             "run": len(RUN_LINES) * LINE_BYTES // 4,
             "orders": len(ORDER_LINES) * LINE_BYTES // 4,
-            "token": cache_rows,
-            "used_token": self.settings.steps * m.slots,
             "native": self.blocks * ROLES * NATIVE_SLOTS * 2,
         }
-        out = {name: cp.zeros(max(n, 1), np.float32) for name, n in floats.items()}
-        return out | {name: cp.zeros(n, np.uint32) for name, n in words.items()}
+        kept = cp.zeros(max(self.kept_steps * m.slots * m.vocab, 1), np.float32)
+        return {"kept_logits": kept} | {name: cp.zeros(n, np.uint32) for name, n in words.items()}
 
     @cached_property
     def kept_steps(self) -> int:
@@ -169,11 +167,20 @@ class Megakernel:
     # --- launches -----------------------------------------------------------------------------------------------
 
     def launch(
-        self, hooks: Hooks, segment: SegmentMemory | None = None, *, dynamic: bool | None = None, mask: int = 0
+        self,
+        hooks: Hooks,
+        segment: SegmentMemory | None = None,
+        *,
+        dynamic: bool | None = None,
+        mask: int = 0,
+        steps: int | None = None,
     ) -> None:
-        """Start the kernel and return. Everything it counts begins from zero. mask: hooks to record from the start."""
+        """Start the kernel and return. Everything it counts begins from zero.
+
+        mask: hooks to record from the start. dynamic, steps: other than the settings', fewer steps only.
+        """
         build = self.build(hooks)
-        self.prepare(build.module, segment, dynamic=dynamic, mask=mask)
+        self.prepare(build.module, segment, dynamic=dynamic, mask=mask, steps=steps)
         if hooks == Hooks.DEVICE:
             with self.monitor_stream:
                 build.module.get_function("monitors")((self.monitor_count,), (32,), ())
@@ -181,19 +188,26 @@ class Megakernel:
             build.function((self.blocks,), (THREADS[hooks],), (), shared_mem=build.shared_bytes)
 
     def prepare(
-        self, module: Any, segment: SegmentMemory | None = None, *, dynamic: bool | None = None, mask: int = 0
+        self,
+        module: Any,
+        segment: SegmentMemory | None = None,
+        *,
+        dynamic: bool | None = None,
+        mask: int = 0,
+        steps: int | None = None,
     ) -> None:
         """Set a module's constants and all that it counts with. Outputs are poisoned: what nobody writes is NaN."""
         values = {name: int(array.data.ptr) for name, array in self._arrays.items()} | self._sizes()
         values["dynamic"] = self.settings.dynamic if dynamic is None else dynamic
+        values["steps"] = self.settings.steps if steps is None else min(steps, self.settings.steps)
         if segment:
             values |= self.monitors().parameters | segment.parameters
-            self.monitors().reset(self.stream)
+            self.monitors().reset(self.stream, mask)
         self.host.reset()
         for name in ("counters", "satisfied", "queues", "entries", "run", "orders"):
             self._arrays[name].data.memset_async(0, self._arrays[name].nbytes, self.stream)
-        for name in ("logits", "kept_logits", "act", "qkv", "heads_out"):
-            self._arrays[name].data.memset_async(0xFF, self._arrays[name].nbytes, self.stream)
+        self._arrays["kept_logits"].data.memset_async(0xFF, self._arrays["kept_logits"].nbytes, self.stream)
+        self.ranks.reset(self.stream)
         self._line("orders", ORDER_LINES.index("control")).set(np.array([mask], np.uint32), stream=self.stream)
         for name, record in (("segment", SEGMENT), ("engine", ENGINE)):
             constant = np.zeros(1, record)
@@ -210,6 +224,12 @@ class Megakernel:
             "limit_ns": int(s.seconds * 1e9),
             "epoch_ns": int(s.epoch_ms * 1e6),
             "blocks": self.blocks,
+            "ranks": m.ranks,
+            "rank_blocks": self.rank_blocks,
+            "rank_tasks": g.tasks // m.ranks,
+            "rounds": m.rounds,
+            "shards": self.ranks.pointer,
+            "ended": int(self._arrays["counters"].data.ptr) + 4 * g.end,
             "roles": ROLES,
             "n_tasks": g.tasks,
             "task_bytes": TASK.itemsize,
@@ -225,11 +245,14 @@ class Megakernel:
             "operator_bytes": tables.operator_bytes(m),
             "layers": m.layers,
             "d_model": m.d_model,
-            "heads": m.heads,
-            "kv_heads": m.kv_heads,
+            "heads": m.local_heads,
+            "kv_heads": m.local_kv_heads,
             "head_dim": m.head_dim,
-            "ffn": m.ffn,
+            "ffn": m.local_ffn,
+            "experts": m.experts,
+            "top_k": m.top_k,
             "vocab": m.vocab,
+            "vocab_part": m.vocab // m.ranks,
             "context": m.context,
             "cache_rows": self._cache_rows,
             "keep_every": self.keep_every,
@@ -263,23 +286,17 @@ class Megakernel:
             raise MegascopeError("the megakernel failed", str(e), "the segment keeps what was published") from e
         return LEAVE[int(self._line("run", RUN_LINES.index("leave")).get()[0])]
 
-    def answer_pings(self, first: int, count: int) -> None:
-        """Start the kernel that answers the host's pings."""
-        function = self._clock.get_function("answer_pings")
-        words = np.uint64(self.host.words_pointer + 8 * HOST_PING)
-        with self.stream:
-            function((1,), (1,), (words, np.uint64(first), np.uint64(count), np.uint64(1_000_000_000)))
-
     @cached_property
-    def _clock(self) -> Any:
-        return self.cupy.RawModule(path=str(self._compiled("clock.cu", self.architecture, Hooks.QUEUE)))
+    def clock(self) -> LoneClock:
+        """For readings while nothing of this runs."""
+        path = self._compiled("clock.cu", self.architecture, Hooks.QUEUE)
+        return LoneClock(self.cupy.RawModule(path=str(path)), self.host)
 
     # --- results ------------------------------------------------------------------------------------------------
 
     def used_tokens(self) -> NDArray[np.uint32]:
-        """[steps, slots] input tokens of the last launch."""
-        used: NDArray[np.uint32] = self._arrays["used_token"].get()
-        return used.reshape(self.settings.steps, -1)
+        """[steps, slots] input tokens of the last launch, the same on every rank."""
+        return self.ranks.used_tokens(0)
 
     def kept_logits(self) -> NDArray[np.float32]:
         """[kept steps, slots, vocab] of the last launch; NaN where nothing was written."""

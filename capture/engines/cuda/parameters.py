@@ -19,7 +19,7 @@ SEGMENT = _record(
     """,
     "limit_ns epoch_ns block_bytes",
     """
-    blocks n_tasks task_bytes dep_bytes end_dep steps slots
+    blocks roles ranks rank_blocks rounds n_tasks task_bytes dep_bytes end_dep steps slots
     monitors ring_blocks block_rows summary_rows policy exported native_slots
     """,
 )
@@ -27,29 +27,40 @@ ENGINE = _record(
     """
     tasks deps releases list_ptr list_task
     request position cache_row forced_token request_set event_ptr event
-    fault_phase fault_factor fault_postpone fault_starve fault_crowd
-    counters satisfied queues entries run step_begun
-    embedding norms w_qkv w_o w_gate w_up w_down w_head rotary
-    residual x qkv heads_out partial act logits keys values token used_token kept_logits
+    fault_phase fault_factor fault_postpone fault_starve fault_crowd fault_skew fault_comm
+    counters satisfied ended queues entries run step_begun
+    embedding norms w_router rotary shards kept_logits
     """,
     "",
     """
-    blocks n_tasks n_deps n_classes end_dep steps slots dynamic capacity pressure faulty operator_bytes
-    layers d_model heads kv_heads head_dim ffn vocab context cache_rows keep_every
+    blocks rank_blocks rank_tasks ranks rounds n_tasks n_deps n_classes end_dep steps slots dynamic capacity pressure
+    faulty operator_bytes layers d_model heads kv_heads head_dim ffn experts top_k vocab vocab_part context cache_rows
+    keep_every
     """,
 )
+SHARD = _record(
+    """
+    w_qkv w_o w_gate w_up w_down w_head
+    residual x qkv heads_out partial act logits expert_out route route_weight kept_routes
+    keys values token used_token
+    best inbox flags received run
+    """,
+    "rank",
+    "",
+)
+"""`struct Shard` of engine.cuh: one for each rank."""
 
 LINE_BYTES = 128
 RUN_LINES = ("begun", "leave")
 """Lines of `struct Run`."""
 ORDER_LINES = ("stop", "control")
 """Lines of `struct Orders`."""
-LEAVE = ("running", "done", "stopped", "deadline")
+LEAVE = ("running", "done", "stopped", "deadline", "overtaken")
 """`enum Leave`."""
 HOST_STOP, HOST_STEP, HOST_PING, HOST_PING_TIME, HOST_PING_ECHO, HOST_GO, HOST_CHANGE = 0, 8, 16, 24, 32, 40, 64
 """`enum HostWord`."""
 
-TASK = np.dtype(
+TASK_ROW = np.dtype(
     [
         ("tile", "<u4"),
         ("task_class", "<u2"),
@@ -58,6 +69,12 @@ TASK = np.dtype(
         ("dep_kind", "u1"),
         ("op", "u1"),
         ("layer", "<u2"),
+    ]
+)
+"""`struct TaskRow`."""
+TASK = np.dtype(
+    [
+        *TASK_ROW.descr,
         ("n0", "<u4"),
         ("n1", "<u4"),
         ("release", "<u4"),
@@ -66,7 +83,11 @@ TASK = np.dtype(
 )
 """`struct Task`, which begins with a TaskRow."""
 NO_SLOT = 0xFFFF
-DEPENDENCY = np.dtype([("wanted", "<u4"), ("kind", "<u4"), ("first", "<u4"), ("waiters", "<u4")])
+RECEIVES = 1 << 31
+"""Of `waiters`: the one that waits is a receive."""
+DEP_ROW = np.dtype([("wanted", "<u4"), ("kind", "<u4")])
+"""`struct DepRow`."""
+DEPENDENCY = np.dtype([*DEP_ROW.descr, ("first", "<u4"), ("waiters", "<u4")])
 """`struct Dependency`, which begins with a DepRow."""
 RELEASE = np.dtype([("dep", "<u4"), ("wanted", "<u4"), ("first", "<u4"), ("waiters", "<u4")])
 """`struct Release`."""

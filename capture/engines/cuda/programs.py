@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +68,16 @@ class Programs:
     """All programs but the recorder. Not for several threads."""
 
     def __init__(
-        self, sink: SegmentSink, memory: MonitorMemory, host: HostWords, now: Callable[[], int], layout: Layout
+        self,
+        sink: SegmentSink,
+        memory: MonitorMemory,
+        host: HostWords,
+        now: Callable[[], int],
+        layout: Layout,
+        rank: NDArray[Any],
     ) -> None:
-        self._sink, self._memory, self._host, self._t = sink, memory, host, now
+        """rank: of each worker."""
+        self._sink, self._memory, self._host, self._t, self._rank = sink, memory, host, now, rank
         self._exported, self._workers = layout.exported, layout.workers
         self._epoch_ns, self._slots = layout.epoch_ns, layout.program_slots
         self._placed: dict[int, Placed] = {}
@@ -195,7 +203,8 @@ class Programs:
             raise Unfit(Code.SLOT, "programs that have left are still telling what they hold; try again")
         bytes_needed = vmcode.arena(verdict.program.maps).bytes(self._workers)
         arena = self._allocate(bytes_needed // 8)
-        exports = Exports(verdict, self._next, self._workers, self._epoch_ns, self._sink.map_bytes // 4)
+        limit = self._sink.map_bytes // 4
+        exports = Exports(verdict, self._next, self._workers, self._epoch_ns, limit, self._rank)
         return Placed(place, request.slot, self._next, verdict, rendered, limits, arena, exports, request)
 
     def _allocate(self, words: int) -> tuple[int, int]:

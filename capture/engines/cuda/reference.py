@@ -37,18 +37,20 @@ class Routing:
 
     chosen: NDArray[Any]
     """[steps, layers, slots, top_k] experts"""
+    skewed: int = -1
+    """an expert that a fault control puts first now and then, whatever its score: only the others are held to theirs"""
     near: int = 0
     """choices so far in which the device, within the margin, took other experts than float64 would have"""
 
     def take(self, step: int, layer: int, slots: I64, score: F64) -> I64:
         """[slots, top_k] what the device chose. score: [slots, experts] router logits. Raises Misrouted."""
-        took = self.chosen[step, layer, slots].astype(np.int64)
+        took: I64 = self.chosen[step, layer, slots].astype(np.int64)
         for i, mine in enumerate(took):
             where = f"step {step}, layer {layer}, slot {slots[i]}"
             if mine.max() >= score.shape[1] or len(set(mine.tolist())) < len(mine):
                 raise Misrouted(f"{where}: {mine.tolist()} are no different experts of {score.shape[1]}")
-            left = np.delete(score[i], mine)
-            short = float(left.max(initial=-np.inf) - score[i, mine].min())
+            best_left = np.delete(score[i], mine).max(initial=-np.inf)
+            short = float(best_left - score[i, mine[mine != self.skewed]].min(initial=np.inf))
             if short > ROUTING_MARGIN:
                 raise Misrouted(f"{where}: of {mine.tolist()} one lies {short:.2e} below one left")
             self.near += short > 0
@@ -106,9 +108,9 @@ def logits(
             taken = routing.take(step, layer, slots, score) if routing else best_experts(score, m.top_k)
             share = expert_weights(score, taken)
             for expert in np.unique(taken):
-                i, which = np.nonzero(taken == expert)
-                out = _gated(x[i], *(w[name][layer, expert] for name in ("w_gate", "w_up", "w_down")))
-                residual[i] += share[i, which, None] * out
+                row, which = np.nonzero(taken == expert)
+                out = _gated(x[row], *(w[name][layer, expert] for name in ("w_gate", "w_up", "w_down")))
+                residual[row] += share[row, which, None] * out
         final = np.full((request.shape[1], m.vocab), np.nan)
         final[slots] = _norm(residual, w["norms"][2 * m.layers]) @ w["w_head"].T
         yield final

@@ -22,6 +22,8 @@ _LOAD_KEYS = ("occupancy", "prompt_tokens", "max_tokens", "preempt", "cancel", "
 class Settings:
     """A run: the model and its load, the schedule, the segment's sizes, and faults to inject.
 
+    The model's ranks are groups of the device's multiprocessors, an equal number each.
+
     transport: a monitor warp in each block, or monitor_blocks blocks of one warp beside them; see docs/device.md.
     steps: decode steps to run. seconds: the device-side deadline. pressure: queue depth that counts as pressure.
     ring_mb: size of all event rings together. block_rows, summary_rows, policy: of each monitor. program_slots:

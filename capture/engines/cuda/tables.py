@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from ....store.errors import Usage
 from ....store.tables import REQUESTS
 from ..faults import Active, Injector
-from ..graph import Graph, Op
+from ..graph import COMMUNICATION, SENDS, Graph, Op
+from ..graph import RECEIVES as RECEIVE_OPS
 from ..model import Model
 from ..schedule import Schedule
 from ..serving import Plan
-from .parameters import DEPENDENCY, NO_SLOT, RELEASE, RELEASE_BITS, TASK
+from .parameters import DEPENDENCY, NO_SLOT, RECEIVES, RELEASE, RELEASE_BITS, SHARD, TASK
 
 U32 = NDArray[np.uint32]
 SAMPLED = 0xFFFF_FFFF
@@ -23,70 +24,119 @@ SAMPLED = 0xFFFF_FFFF
 ROWS = 8
 LONGEST_NS = 0xFFFF_FFFF
 SHARED_BYTES_MOST = 190_000
+MOST_CHOSEN = 32
+"""Experts of a token: a lane of the warp that chooses holds one each."""
 
 
 def refuse(model: Model) -> None:
     """Raises Usage, naming the size, for a model that this kernel does not compute."""
     what = "cannot run this model on the cuda engine"
-    if model.experts:
-        raise Usage(what, f"experts={model.experts}, and it computes dense models only", "use experts=0")
-    if model.ranks != 1:
-        raise Usage(what, f"ranks={model.ranks}, and it runs on one device", "use ranks=1")
     if model.head_dim not in (16, 32, 64, 128):
         raise Usage(what, f"head_dim={model.head_dim} is none of 16, 32, 64, 128", "choose one of them")
-    for name in ("d_model", "ffn"):
-        if getattr(model, name) % 4:
-            raise Usage(what, f"{name}={getattr(model, name)} is no multiple of 4", "round it up")
+    if model.d_model % 4:
+        raise Usage(what, f"d_model={model.d_model} is no multiple of 4", "round it up")
+    if model.local_ffn % 4:
+        each = f", {model.local_ffn} on each of {model.ranks} ranks," if model.local_ffn != model.ffn else ""
+        raise Usage(what, f"ffn={model.ffn}{each} is no multiple of 4", "round it up")
+    if model.experts and model.top_k > MOST_CHOSEN:
+        raise Usage(what, f"top_k={model.top_k} is above {MOST_CHOSEN}", "make it smaller")
     if operator_bytes(model) > SHARED_BYTES_MOST:
         need = f"its widest product needs {operator_bytes(model):,} bytes of shared memory"
         raise Usage(what, f"{need}, above {SHARED_BYTES_MOST:,}", "make d_model or ffn smaller")
+    if model.ranks > 1 and sent_bytes(model).max() >= 1 << 32:
+        size = f"slots={model.slots} of d_model={model.d_model} are 4 GiB or more to send to {model.ranks - 1} peers"
+        raise Usage(what, size, "make them smaller")
+
+
+def rank_blocks(model: Model, multiprocessors: int) -> int:
+    """Blocks of one rank, one on each multiprocessor: what does not divide stays idle.
+
+    Raises Usage where there are fewer multiprocessors than ranks.
+    """
+    if multiprocessors < model.ranks:
+        what = "cannot run this model on the cuda engine"
+        raise Usage(
+            what, f"ranks={model.ranks} need a multiprocessor each, and there are {multiprocessors}", "use fewer"
+        )
+    return multiprocessors // model.ranks
 
 
 def operator_bytes(model: Model) -> int:
-    """Shared memory that the operators of a block need: a product's input rows, or an attention head's scores."""
-    fixed = 2 * 16 * 4
-    widest = max(model.d_model, model.ffn, model.heads * model.head_dim)
+    """Shared memory that the operators of a block need, after the rank's pointers: a product's input rows (and which
+    they are, where that is chosen), an attention head's scores, or a router's."""
+    fixed = -(-SHARD.itemsize // 16) * 16 + 2 * 16 * 4
+    product = ROWS * max(model.d_model, model.local_ffn, model.local_heads * model.head_dim)
+    listed = -(-model.slots // 4) * 4 if model.experts else 0
     attention = 3 * model.head_dim + 4 * 128 + model.context
-    return -(-(fixed + 4 * max(ROWS * widest, attention, model.d_model)) // 128) * 128
+    return -(-(fixed + 4 * max(listed + product, attention, model.d_model + model.experts)) // 128) * 128
+
+
+def sent_bytes(model: Model) -> NDArray[np.int64]:
+    """[2] what a rank sends in a round, to all its peers together: sums of all slots; best logits with their index."""
+    return np.array([model.slots * model.d_model * 4, model.slots * 8]) * (model.ranks - 1)
 
 
 def task_table(graph: Graph) -> NDArray[np.void]:
     """[tasks + 1] descriptors."""
-    out = np.zeros(graph.tasks + 1, TASK)
+    m, out = graph.model, np.zeros(graph.tasks + 1, TASK)
+    if (np.diff(graph.rank_ptr) != graph.tasks // m.ranks).any():
+        raise ValueError("the ranks have not the same tasks")
     out["tile"], out["task_class"], out["dep"], out["op"] = graph.tile, graph.task_class, graph.dep, graph.op
     out["slot"] = np.where(graph.slot < 0, NO_SLOT, graph.slot)
     out["dep_kind"] = graph.dep_kind[graph.dep]
     out["layer"] = np.maximum(graph.layer, 0)
-    out["n0"] = np.where(graph.op == Op.ATTN, graph.head, np.maximum(graph.n0, 0))
-    out["n1"] = np.maximum(graph.n1, 0)
-    out["release"], out["releases"] = graph.release_ptr[:-1], np.diff(graph.release_ptr)
+    head = graph.head - graph.rank.astype(np.int64) * m.local_heads
+    sums, best = sent_bytes(m)
+    out["n0"] = np.select(
+        [graph.op == Op.ATTN, np.isin(graph.op, RECEIVE_OPS)], [head, graph.blocking], graph.n0.clip(0)
+    )
+    out["n1"] = np.select([graph.op == Op.LOGITS_SEND, np.isin(graph.op, SENDS)], [best, sums], np.maximum(graph.n1, 0))
+    ptr, _ = released(graph)
+    out["release"], out["releases"] = ptr[:-1], np.diff(ptr)
     return out
 
 
+def released(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which dependencies tasks count up, as `ptr, dep`: all but arrivals, which the sender's data tells itself."""
+    counted = graph.dep_kind[graph.release_dep] != COMMUNICATION
+    before = np.concatenate([[0], np.cumsum(counted)])
+    return before[graph.release_ptr], graph.release_dep[counted].astype(np.int64)
+
+
 def dependency_table(graph: Graph) -> NDArray[np.void]:
-    """[deps + 1] counters with their waiters, which the graph numbers consecutively and which are of one class."""
+    """[deps + 1] counters with their waiters, which the graph numbers consecutively and which are of one class.
+
+    An arrival has none here: who waits for it is in its receive. Those of 0 are rank 0's, and every rank's likewise.
+    """
     out = np.zeros(graph.deps + 1, DEPENDENCY)
     out["wanted"], out["kind"] = graph.wanted, graph.dep_kind
-    for dep in range(graph.deps + 1):
+    for dep in np.flatnonzero(graph.dep_kind != COMMUNICATION).tolist():
         waiters = graph.waiters(dep)
+        if dep == 0:
+            every, waiters = waiters, waiters[graph.rank[waiters] == 0]
+            apart = np.arange(graph.model.ranks)[:, None] * (graph.tasks // graph.model.ranks)
+            if not np.array_equal(np.sort(every), np.sort((waiters + apart).reshape(-1))):
+                raise ValueError("the ranks begin with different tasks")
         if len(waiters):
             alike = len(set(graph.task_class[waiters].tolist())) == 1
             if not alike or not np.array_equal(waiters, np.arange(waiters[0], waiters[0] + len(waiters))):
                 raise ValueError(f"the waiters of {graph.dep_name(dep)} are no run of one class")
-            out["first"][dep], out["waiters"][dep] = waiters[0], len(waiters)
+            receives = RECEIVES if graph.op[waiters[0]] in RECEIVE_OPS else 0
+            out["first"][dep], out["waiters"][dep] = waiters[0], len(waiters) | receives
     return out
 
 
 def release_table(graph: Graph, deps: NDArray[np.void]) -> NDArray[np.void]:
-    """What tasks count up, in the order of graph.release_dep. Raises Usage when a task releases too many."""
-    if len(graph.release_dep) >= 1 << RELEASE_BITS or np.diff(graph.release_ptr).max() >= 1 << (32 - RELEASE_BITS):
+    """What tasks count up, in the order of `released`. Raises Usage when a task releases too many."""
+    ptr, released_deps = released(graph)
+    if len(released_deps) >= 1 << RELEASE_BITS or np.diff(ptr).max() >= 1 << (32 - RELEASE_BITS):
         raise Usage(
             "cannot run this model on the cuda engine", "a task releases too many dependencies", "make tiles smaller"
         )
-    out = np.zeros(len(graph.release_dep), RELEASE)
-    out["dep"] = graph.release_dep
+    out = np.zeros(len(released_deps), RELEASE)
+    out["dep"] = released_deps
     for name in ("wanted", "first", "waiters"):
-        out[name] = deps[name][graph.release_dep]
+        out[name] = deps[name][released_deps]
     return out
 
 
@@ -192,15 +242,19 @@ def fault_tables(injector: Injector, steps: int) -> dict[str, NDArray[Any]]:
         if not active or active[-1] is not now:
             active.append(now)
         phase[step] = len(active) - 1
-    longest = max(int(max(a.dep_postpone_ns.max(), a.task_starve_ns.max())) for a in active)
+    held = (max(a.dep_postpone_ns.max(), a.task_starve_ns.max(), a.round_delay_ns.max()) for a in active)
+    longest = max(int(ns) for ns in held)
     if longest > LONGEST_NS:
         what = "cannot apply a fault control on the cuda engine"
         raise Usage(what, f"it holds something back for {longest} ns, above {LONGEST_NS}", "choose a lower strength")
     crowd = [(a.over_worker if a.over_share > 0 else 0xFFFF_FFFF, int(a.over_share * 0xFFFF_FFFF)) for a in active]
+    skew = [(max(a.skew_expert, 0), int(a.skew_share * 0xFFFF_FFFF)) for a in active]
     return {
         "fault_phase": phase,
         "fault_factor": np.stack([a.class_factor for a in active]).astype("<f4"),
         "fault_postpone": np.stack([a.dep_postpone_ns for a in active]).astype("<u4"),
         "fault_starve": np.stack([a.task_starve_ns for a in active]).astype("<u4"),
         "fault_crowd": np.array(crowd, np.int64).astype("<u4"),
+        "fault_skew": np.array(skew, np.int64).astype("<u4"),
+        "fault_comm": np.stack([a.round_delay_ns for a in active]).astype("<u4"),
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megascope.capture.engines.cuda import exports, monitors, parameters
+from megascope.capture.engines.cuda import exports, monitors, parameters, tables
 from megascope.capture.engines.cuda.compilation import SOURCES, Hooks, nvcc_command
 
 ARCHITECTURE = "sm_90"
@@ -99,6 +99,7 @@ def struct(name: str) -> list[tuple[str, str]]:
     [
         ("Segment", parameters.SEGMENT),
         ("Engine", parameters.ENGINE),
+        ("Shard", parameters.SHARD),
         ("Task", parameters.TASK),
         ("Dependency", parameters.DEPENDENCY),
         ("Release", parameters.RELEASE),
@@ -123,9 +124,9 @@ def test_constants_are_as_the_device_declares_them() -> None:
     words = dict(re.findall(r"(HOST_\w+) = (\d+)", text))
     assert words == {name: str(getattr(parameters, name)) for name in words}
     assert len(words) == 7
-    leave = dict(re.findall(r"(RUNNING|DONE|STOPPED|DEADLINE) = (\d)", text))
+    leave = dict(re.findall(r"(RUNNING|DONE|STOPPED|DEADLINE|OVERTAKEN) = (\d)", text))
     assert [name.lower() for name in leave] == list(parameters.LEAVE)
-    assert list(leave.values()) == ["0", "1", "2", "3"]
+    assert list(leave.values()) == ["0", "1", "2", "3", "4"]
     for name, mirror in (("Run", parameters.RUN_LINES), ("Orders", parameters.ORDER_LINES)):
         lines = re.search(rf"struct {name} {{(.*?)}};", text, re.S)
         assert lines
@@ -133,6 +134,10 @@ def test_constants_are_as_the_device_declares_them() -> None:
     assert f"alignas({parameters.LINE_BYTES}) Line" in text
     assert f"RELEASE_BITS = {parameters.RELEASE_BITS};" in text
     assert f"NO_SLOT = {parameters.NO_SLOT:#x};" in text
+    assert parameters.RECEIVES == 1 << 31
+    assert "RECEIVES = 1u << 31;" in text
+    assert f"MOST_CHOSEN = {tables.MOST_CHOSEN};" in text
+    assert f"ROWS = {tables.ROWS};" in text
     assert [h.value for h in Hooks] == [
         int(re.search(rf"#define MS_HOOKS_{h.name} (\d)", text)[1])  # type: ignore[index]
         for h in Hooks

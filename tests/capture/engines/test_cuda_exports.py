@@ -141,3 +141,16 @@ def test_slices_come_in_pieces_and_several_to_a_buffer() -> None:
 def test_what_no_monitor_writes_is_refused(words: list[int]) -> None:
     with pytest.raises(ValueError, match="no slice at word 0"):
         list(slices(np.array(words, np.uint64)))
+
+
+def test_workers_are_told_as_one_by_rank() -> None:
+    exports = Exports(VERDICT, 5, 4, EPOCH, 1 << 16, np.array([0, 0, 1, 1]))
+    for worker in range(4):
+        for s in slices(buffer(worker, {1: [worker]}, lost=2 * (worker == 3))):
+            exports.take(s)
+    spans = [next(iter(map_ring.records(record)))[0] for _, record in exports.ready()]
+    assert [(s.rank, s.worker, s.workers, s.coverage[0]) for s in spans] == [
+        (1, 3, 1, 3),
+        (0, None, 2, 2),
+        (1, 2, 1, 1),
+    ]

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megascope.capture.engines.build import build_graph
-from megascope.capture.engines.cuda import tables, weights
+from megascope.capture.engines.cuda import parameters, tables, weights
 from megascope.capture.engines.cuda.reference import logits
-from megascope.capture.engines.cuda.settings import MODEL, Settings
+from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.engines.faults import Injector
-from megascope.capture.engines.graph import Op
+from megascope.capture.engines.graph import COMMUNICATION, RECEIVES, SENDS, Op
 from megascope.capture.engines.model import Model
 from megascope.capture.engines.serving import Serving
 from megascope.store.errors import MegascopeError, Usage
@@ -25,19 +25,50 @@ TINY = (
 )
 
 
-def test_tasks_and_dependencies_are_the_graph() -> None:
-    graph = build_graph(MODEL)
+@pytest.mark.parametrize("spec", ["", "experts=8", "ranks=2", "experts=8,ranks=4,top_k=3"])
+def test_tasks_and_dependencies_are_the_graph(spec: str) -> None:
+    model = Settings.parse(spec).model
+    graph = build_graph(model)
     task, deps = tables.task_table(graph), tables.dependency_table(graph)
     released = tables.release_table(graph, deps)
+    arrivals = graph.dep_kind == COMMUNICATION
     for t in range(1, graph.tasks + 1):
-        row = task[t]
+        row, op = task[t], graph.op[t]
         mine = released[row["release"] : row["release"] + row["releases"]]
-        assert mine["dep"].tolist() == graph.releases(t).tolist()
+        assert mine["dep"].tolist() == [d for d in graph.releases(t).tolist() if not arrivals[d]]
         assert (mine["wanted"] == graph.wanted[mine["dep"]]).all()
-        assert row["n0"] == (graph.head[t] if graph.op[t] == Op.ATTN else max(graph.n0[t], 0))
+        if op == Op.ATTN:
+            assert row["n0"] == graph.head[t] - graph.rank[t] * model.local_heads
+        elif op in RECEIVES:
+            assert row["n0"] == graph.blocking[t]
+            assert graph.dep[t] in graph.releases(t - 1), "the task before a receive is its round's send"
+        elif op in SENDS:
+            each = 8 if op == Op.LOGITS_SEND else 4 * model.d_model
+            assert row["n1"] == each * model.slots * (model.ranks - 1)
+        else:
+            assert (row["n0"], row["n1"]) == (max(graph.n0[t], 0), max(graph.n1[t], 0))
+        if op in SENDS or op in RECEIVES:
+            assert row["tile"] == graph.round[t], "the round is where CommRow's reader looks for it"
     for d in range(graph.deps + 1):
-        first = int(deps["first"][d])
-        assert graph.waiters(d).tolist() == list(range(first, first + int(deps["waiters"][d])))
+        first, word = int(deps["first"][d]), int(deps["waiters"][d])
+        waiters = list(range(first, first + (word & ~parameters.RECEIVES)))
+        if d == 0:
+            apart = graph.tasks // model.ranks
+            assert sorted(graph.waiters(0).tolist()) == [w + r * apart for r in range(model.ranks) for w in waiters]
+        elif not arrivals[d]:
+            assert graph.waiters(d).tolist() == waiters
+            assert bool(word & parameters.RECEIVES) == bool(waiters and graph.op[first] in RECEIVES)
+
+
+def test_ranks_have_the_same_tasks_one_after_the_other() -> None:
+    """What lets a rank name a peer's task, and the first of its own, by an offset."""
+    graph = build_graph(Settings.parse("experts=8,ranks=4").model)
+    apart = graph.tasks // 4
+    for rank in range(4):
+        mine = slice(1 + rank * apart, 1 + (rank + 1) * apart)
+        assert (graph.rank[mine] == rank).all()
+        for column in ("op", "task_class", "slot", "layer", "n0", "n1", "round"):
+            np.testing.assert_array_equal(getattr(graph, column)[mine], getattr(graph, column)[1 : 1 + apart])
 
 
 @given(st.integers(0, 1000), st.floats(0, 0.4), st.floats(0, 0.4))
@@ -84,8 +115,10 @@ def test_faults_come_by_phase() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("experts=8", "experts=8"),
-        ("ranks=2", "ranks=2"),
+        ("experts=64,top_k=33", "top_k=33 is above 32"),
+        ("experts=50000", "shared memory"),
+        ("ranks=4,ffn=1000", "ffn=1000, 250 on each of 4 ranks"),
+        ("ranks=64,heads=64,kv_heads=64,slots=4096,d_model=4224", "4 GiB"),
         ("head_dim=24", "head_dim=24"),
         ("d_model=1022", "d_model=1022"),
         ("ffn=40000", "shared memory"),
@@ -94,6 +127,14 @@ def test_faults_come_by_phase() -> None:
 def test_models_that_it_does_not_compute_are_refused_by_name(spec: str, says: str) -> None:
     with pytest.raises(Usage, match=says):
         tables.refuse(Settings.parse(spec).model)
+
+
+def test_blocks_are_divided_among_ranks() -> None:
+    model = Settings.parse("ranks=4").model
+    assert tables.rank_blocks(model, 132) == 33
+    assert tables.rank_blocks(model, 7) == 1
+    with pytest.raises(Usage, match="ranks=4 need a multiprocessor each, and there are 3"):
+        tables.rank_blocks(model, 3)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +160,22 @@ def test_faults_that_it_cannot_apply_are_refused_by_name(fault: str, says: str) 
     settings = Settings.parse(fault)
     with pytest.raises(Usage, match=says):
         Injector(settings.faults, build_graph(settings.model), 132, dynamic=True, engine="cuda")
+
+
+def test_faults_of_routing_and_communication_come_by_phase() -> None:
+    settings = Settings.parse(f"{TINY},experts=4,ranks=1,skew=2:0.5@3-4")
+    injector = Injector(settings.faults, build_graph(settings.model), 8, dynamic=True, engine="cuda")
+    got = tables.fault_tables(injector, 8)
+    assert [tuple(got["fault_skew"][p]) for p in got["fault_phase"]] == [
+        (2, int(0.5 * 0xFFFFFFFF)) if step in (3, 4) else (0, 0) for step in range(8)
+    ]
+    settings = Settings.parse(f"{TINY},kv_heads=2,ranks=2,comm=l00.mlp_send:700@2-,postpone=l00.attn_arrived:300")
+    graph = build_graph(settings.model)
+    got = tables.fault_tables(Injector(settings.faults, graph, 8, dynamic=True, engine="cuda"), 4)
+    arrival = next(d for d in range(1, graph.deps) if graph.dep_name(d) == "l00.attn_arrived@1")
+    for step, phase in enumerate(got["fault_phase"]):
+        assert got["fault_comm"][phase].tolist() == [0, 700 if step >= 2 else 0, 0]
+        assert got["fault_postpone"][phase, arrival] == 300
 
 
 def test_a_fault_longer_than_the_kernel_counts_is_refused() -> None:
