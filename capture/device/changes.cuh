@@ -1,8 +1,8 @@
 // How a monitor goes over from one party to the next: the recorder's mask, programs that come and programs that leave.
 //
-// So that each event is seen by exactly one party, the workers are told to fire for the old party and the new; when all
-// of them do, each one's interval is cut; from then on the new party runs; and when all are cut the change is in force
-// and acknowledged.
+// So that each event is seen by exactly one party, the workers are told to fire for the old party and the new, in a new
+// turn. A worker says from which event on it does; there its interval is cut, and from there the new party runs for it.
+// When all have gone over, the change is in force and acknowledged.
 #pragma once
 #include "watch.cuh"
 
@@ -14,12 +14,12 @@ constexpr u32 PREPARE_WORDS = 4096;  // of a part of a program's maps, made read
 constexpr u32 CONTROL_MASK = (1u << 24) - 1;
 
 /// Where a monitor stands with a change.
-enum Switch : u32 { SWITCH_NONE, SWITCH_PREPARE, SWITCH_TELL, SWITCH_CUT };
+enum Switch : u32 { SWITCH_NONE, SWITCH_PREPARE, SWITCH_WORKERS };
 
 /// All 32 lanes hold the same state and call together.
 struct Changing {
   MonitorShared& shared;
-  Party party;
+  Party party, coming;  // who watches; and while that changes, who will
   u64* cursor;
   u64 now, last_control, pinged, prepared;
   u32 index, workers;
@@ -27,7 +27,8 @@ struct Changing {
   u32 change, wanted, polled;   // numbers of changes: in force, asked for, seen on the host
   u32 leaving;                  // places of programs that have left and are not wholly exported
   u32 sharing;                  // places of programs that run and have shared maps
-  u32 uncut;                    // workers still to be cut
+  u32 turn;                     // parity of the workers' turn, as they are told
+  u32 staying;                  // workers that have not gone over
   Switch step;
   bool ending;  // nobody runs after this
 
@@ -37,8 +38,8 @@ struct Changing {
     cursor = segment.cursors + i * MS_CURSOR_WORDS;
     last_control = pinged = prepared = 0;
     workers = 0;
-    party = {0, 0, 0, static_cast<Running*>(segment.running) + i * PLACES};
-    control = asked = latched = change = wanted = polled = leaving = sharing = uncut = 0;
+    coming = party = {0, 0, 0, static_cast<Running*>(segment.running) + i * PLACES};
+    control = asked = latched = change = wanted = polled = leaving = sharing = turn = staying = 0;
     step = SWITCH_NONE;
     ending = false;
   }
@@ -55,15 +56,16 @@ struct Changing {
     if (now - last_control >= CONTROL_NS) {
       last_control = now;
       if (index == 0) poll_host();
-      if (step == SWITCH_NONE) look();
+      if (step == SWITCH_NONE && !ending) look();
     }
     if (step == SWITCH_PREPARE && prepare()) tell();
-    if (step == SWITCH_TELL && all_follow()) {
-      step = SWITCH_CUT;
-      cut_all();
-    } else if (step == SWITCH_CUT && uncut == 0) {
-      go_over();
-    }
+    if (step == SWITCH_WORKERS && staying == 0) go_over();
+  }
+
+  /// By value, word by word: a reference to one of two would put them all into memory.
+  MS_DEVICE Party party_of(const Watched& w) const {
+    return {w.over ? coming.recorded : party.recorded, w.over ? coming.active : party.active,
+            w.over ? coming.hooks : party.hooks, party.running};
   }
 
   /// Is something asked for?
@@ -123,14 +125,30 @@ struct Changing {
     return false;
   }
 
-  /// The workers fire for those that run and those that will.
+  /// The workers are to fire for those that run and those that will.
   MS_DEVICE void tell() {
-    step = SWITCH_TELL;
-    set_masks(party.hooks | hooks_to_be());
+    step = SWITCH_WORKERS;
+    staying = workers;
+    coming.recorded = asked & CONTROL_MASK;
+    coming.active = active_to_be();
+    coming.hooks = coming.recorded | running_hooks(party.running, coming.active);
+    turn ^= 1;
+    set_masks(party.hooks | coming.hooks);
+  }
+
+  /// At the end: nobody watches after this, whatever the workers do.
+  MS_DEVICE void tell_end() {
+    step = SWITCH_WORKERS;
+    staying = workers;
+    coming.recorded = coming.active = coming.hooks = 0;
+    for (u32 i = 0; i < workers; i++) {
+      Watched w = get(i);
+      w.cut_early();
+      put(w, i);
+    }
   }
 
   MS_DEVICE u32 active_to_be() const {
-    if (ending) return 0;
     if (wanted == change) return party.active;
     const Change& c = segment.programs->change;
     u32 active = party.active;
@@ -138,51 +156,48 @@ struct Changing {
     if (c.place != NOWHERE) active |= 1u << c.place;
     return active;
   }
-  MS_DEVICE u32 hooks_to_be() const { return (asked & CONTROL_MASK) | running_hooks(party.running, active_to_be()); }
 
   MS_DEVICE void set_masks(u32 mask) {
     for (u32 i = 0; i < workers; i++)
-      if (lane_id() == 0) shared.watched[i].queue.set_mask(mask);
+      if (lane_id() == 0) shared.watched[i].queue.set_mask(mask | (turn ? TURN : 0));
     __syncwarp();
   }
 
-  MS_DEVICE bool all_follow() const {
-    bool follow = true;
-#pragma unroll 1
-    for (u32 i = 0; i < workers; i++) {
-      const Consumer<HookSpace>& q = shared.watched[i].queue;
-      follow &= q.left() || q.seen_mask() == q.mask();
-    }
-    return __all_sync(FULL_WARP, follow);
+  MS_DEVICE bool stays(const Watched& w) const { return step == SWITCH_WORKERS && !w.over; }
+
+  /// After a look at the records of a worker that stays: whether it has taken its turn. Of one that has left no turn comes.
+  MS_DEVICE bool takes_turn(Watched& w) const {
+    w.until = w.queue.taken_over();
+    if (w.until || w.queue.left()) w.cut_early();
+    return w.until;
   }
 
-  MS_DEVICE void cut_all() {
-    for (u32 i = 0; i < workers; i++) {
-      Watched w = get(i);
-      w.cut_early();
-      put(w, i);
-    }
-    uncut = workers;
-    if (step == SWITCH_NONE) step = SWITCH_CUT;
+  /// Its interval has been cut at its turn, or for good: from here on the new party watches it.
+  MS_DEVICE void take_along(Watched& w) {
+    w.over = true;
+    staying--;
+    if (lane_id() == 0)
+      for (u32 left = coming.active & ~party.active; left; left &= left - 1)
+        book_of(__ffs(left) - 1, w.worker).opened = now;
+    __syncwarp();
   }
 
-  /// All workers are cut: from here on the new party runs.
+  /// All workers have gone over.
   MS_DEVICE void go_over() {
     step = SWITCH_NONE;
-    const u32 active = active_to_be();
-    const Change& c = segment.programs->change;
-    leaving |= party.active & ~active;
-    if (wanted != change && c.place != NOWHERE && lane_id() == 0)
-      for (u32 i = 0; i < workers; i++) book_of(c.place, worker(i)).opened = now;
-    __syncwarp();
-    party.recorded = asked & CONTROL_MASK;
-    party.active = active;
-    party.hooks = party.recorded | running_hooks(party.running, active);
+    leaving |= party.active & ~coming.active;
+    party = coming;
+    for (u32 i = 0; i < workers; i++) {
+      Watched w = get(i);
+      w.over = false;
+      put(w, i);
+    }
+    if (ending) return;
     set_masks(party.hooks);
     control = asked, change = wanted;
     sharing = 0;
 #pragma unroll 1
-    for (u32 left = active; left; left &= left - 1)
+    for (u32 left = party.active; left; left &= left - 1)
       if (party.running[__ffs(left) - 1].vm.program->shared_words > PART_WORDS) sharing |= left & -left;
     if (lane_id() == 0) {
       store_release_device(&segment.progress[index].change, change);

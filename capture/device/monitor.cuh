@@ -51,7 +51,7 @@ struct Monitor : Changing {
 
   /// Until all workers have left and everything is told.
   MS_DEVICE void run() {
-    bool left = false, last = false;
+    bool left = false, last = false;  // workers have left; nothing comes any more
     u64 patience = 0;
     for (;;) {
       now = warp_time();
@@ -65,7 +65,13 @@ struct Monitor : Changing {
         rows.publish();
         last_publish = now;
       }
-      if (last && step == SWITCH_NONE && !leaving) return;
+      if (last && step == SWITCH_NONE) {
+        if (ending && !leaving) return;
+        if (!ending) {  // a change that was under way is through
+          ending = true;
+          tell_end();
+        }
+      }
       if (last && now >= patience) return;
       if (got && !last) {
         nap = got < FEW ? min(2 * nap, LONGEST_NAP_NS) : SHORTEST_NAP_NS;
@@ -74,9 +80,7 @@ struct Monitor : Changing {
       }
       if (!last && (left || now >= deadline + GRACE_NS)) {  // nothing came since: the last cut
         last = true;
-        patience = now + (party.active | leaving ? LAST_EXPORT_NS : LAST_CUT_NS);
-        ending = true;
-        cut_all();
+        patience = now + (party.active | coming.active | leaving ? LAST_EXPORT_NS : LAST_CUT_NS);
       } else if (!last) {
         left = all_left();
         nap = min(2 * nap, LONGEST_NAP_NS);
@@ -95,7 +99,7 @@ struct Monitor : Changing {
     for (u32 i = 0; i < workers; i++) {
       Watched w = get(i);
       got += drain(w, i);
-      if (now >= w.due) close(w, i);
+      if (now >= w.due && (!w.until || w.queue.reached(w.until))) close(w, i);
       if (beat) tell_worker(w);
       put(w, i);
     }
@@ -104,15 +108,17 @@ struct Monitor : Changing {
 
   MS_DEVICE u32 drain(Watched& w, u32 i) {
     Record r;
-    const Taken took = w.queue.take(r);
+    const Party watching = party_of(w);
+    Taken took = w.queue.take(r, w.until);
+    if (stays(w) && !w.until && takes_turn(w)) took = w.queue.take(r, w.until);
     if (took.records == 0) return 0;
     const bool mine = took.events >> lane_id() & 1;
     const u64 seq = w.queue.seq(r);
     ms_ring_row row;
     complete(r, w.worker, w.queue.sm(), now, seq, row);
     const u32 hook = r.hook & (HOOKS - 1);
-    row.by = mine && party.recorded >> hook & 1 ? RECORDER_BIT : 0;
-    if (party.active) run_programs(row, took.events);
+    row.by = mine && watching.recorded >> hook & 1 ? RECORDER_BIT : 0;
+    if (watching.active) run_programs(row, took.events, watching.active);
     const u32 exported = __ballot_sync(FULL_WARP, mine && row.by), n = __popc(exported);
     const u32 rank = __popc(exported & lanes_below()), room = n ? rows.admit(n, now) : 0;
     const bool out_goes = mine && row.by && rank < room;
@@ -120,8 +126,8 @@ struct Monitor : Changing {
       atomicAdd(&shared.observed[i][hook], 1);
       if (!out_goes) atomicAdd(&shared.refused[i][hook], 1);
     }
-    if (party.active && mine && row.by && !out_goes) refuse(row.by, w.worker, hook);
-    const u32 claimed = __ballot_sync(FULL_WARP, mine && party.hooks >> hook & 1);
+    if (watching.active && mine && row.by && !out_goes) refuse(row.by, w.worker, hook, watching.active);
+    const u32 claimed = __ballot_sync(FULL_WARP, mine && watching.hooks >> hook & 1);
     const u32 all = took.events | took.unwanted;
     w.dequeued += __popc(all);
     w.unclaimed += __popc(all) - __popc(claimed);
@@ -135,7 +141,7 @@ struct Monitor : Changing {
   MS_DEVICE VmDeep& deep() const { return static_cast<VmDeep*>(segment.deep)[index]; }
 
   /// Every program sees the rows of `lanes`; row.by gets the bits of those that emit them.
-  MS_DEVICE void run_programs(ms_ring_row& row, u32 lanes) {
+  MS_DEVICE void run_programs(ms_ring_row& row, u32 lanes, u32 active) {
     u64(*to)[32] = shared.scratch.row;
     const u32 lane = lane_id();
     to[0][lane] = row.t, to[1][lane] = row.seq, to[2][lane] = row.task, to[3][lane] = row.aux;
@@ -149,15 +155,15 @@ struct Monitor : Changing {
     Lanes<u32> by;
     by[lane] = row.by;
 #pragma unroll 1
-    for (u32 left = party.active; left; left &= left - 1)
+    for (u32 left = active; left; left &= left - 1)
       vm_batch(party.running[__ffs(left) - 1].vm, shared.scratch, deep(), lanes, by);
     row.by = by[lane];
   }
 
   /// A row that programs asked for found the ring full.
-  MS_DEVICE void refuse(u32 by, u32 worker, u32 hook) {
+  MS_DEVICE void refuse(u32 by, u32 worker, u32 hook, u32 active) {
 #pragma unroll 1
-    for (u32 left = party.active; left; left &= left - 1) {
+    for (u32 left = active; left; left &= left - 1) {
       const u32 place = __ffs(left) - 1;
       if (by & party.running[place].vm.bit) atomicAdd(&book_of(place, worker).refused[hook], 1);
     }
@@ -168,20 +174,22 @@ struct Monitor : Changing {
     ms_ring_row row = {};
     row.t = now, row.aux = w.cut_t;
     row.worker = w.worker, row.sm = w.queue.sm(), row.peer = MS_PEER_NONE, row.hook = MS_HOOK_EPOCH;
-    run_programs(row, 1);
+    run_programs(row, 1, party_of(w).active);
   }
 
   /// Close a worker's interval; at an epoch's end its programs' epochs too.
   MS_DEVICE void close(Watched& w, u32 i) {
+    const Party watching = party_of(w);
     const bool epoch = now / segment.epoch_ns > w.cut_t / segment.epoch_ns;
-    if (epoch && party.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
-    if (!accounts.cut(w, i, now, party)) return;
-    if (uncut) uncut--;
+    const bool goes = stays(w) && (w.until || ending || (w.queue.left() && w.queue.empty()));
+    if (epoch && watching.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
+    if (!accounts.cut(w, i, now, watching)) return;
+    if (goes) take_along(w);
     if (!epoch) return;
     epochs++;
-    exporting |= party.active;
+    exporting |= watching.active;
 #pragma unroll 1
-    for (u32 left = party.active; left; left &= left - 1) {
+    for (u32 left = watching.active; left; left &= left - 1) {
       const u32 place = __ffs(left) - 1;
       close_part(party.running[place], w.worker, book_of(place, w.worker), now);
     }

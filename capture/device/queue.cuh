@@ -26,19 +26,22 @@ constexpr u32 HOOKS = 16;
 constexpr u32 TASK_RECORD = 1u << 31;
 constexpr u32 WANTS_START = 1u << 29, WANTS_COMPLETE = 1u << 30;
 constexpr u32 TASK_ITERATION = (1u << 29) - 1;
+constexpr u32 TURN = 1u << 31;  // of a mask: it alternates from one change of who watches to the next
 
-/// Words shared by a producer and its consumer, beside the slots. One writer each.
+/// Words shared by a producer and its consumer, beside the slots. One writer each. Losses are counted by turn, so that
+/// at a change it is known which came before: those of the turn before no longer grow.
 struct alignas(8) QueueWords {
-  u32 lost[HOOKS];  // by the producer: events that found the queue full
-  u32 lost_tasks;   // by the producer: tasks whose record did, each a start and a complete
-  u32 sm;           // by the producer: its multiprocessor
-  u32 tail;         // by the consumer: records taken
-  u32 mask;         // by the consumer: hooks to fire; read together with the tail
-  u32 seen_mask;    // by the producer: the mask that it fires by
-  u32 left;         // by the producer: 1 after its last event
+  u32 lost[2][HOOKS];  // by the producer: events that found the queue full
+  u32 lost_tasks[2];   // by the producer: tasks whose record did, each a start and a complete
+  u32 tail;            // by the consumer: records taken
+  u32 mask;            // by the consumer: hooks to fire, and the turn; read together with the tail
+  u32 sm;              // by the producer: its multiprocessor
+  u32 seen_mask;       // by the producer: the mask that it fires by
+  u32 seen_from;       // by the producer: the seq of the first event, fired or not, under that mask
+  u32 left;            // by the producer: 1 after its last event
 };
 
-constexpr u32 MASK_WORD = HOOKS + 3;
+constexpr u32 MASK_WORD = 2 * HOOKS + 3;
 static_assert(offsetof(QueueWords, mask) == 4 * MASK_WORD, "the host sets it before a launch");
 
 /// Queues in the block's shared memory, drained by its own monitor warp.
@@ -97,14 +100,14 @@ struct Producer {
   Address slots, words, polled;  // polled: tail and mask, or zeros
   u32 mask, tail;            // as last taken over
   uint2 fetched;             // tail and mask as last read
-  u32 seq, enqueued, lost_tasks;
+  u32 seq, enqueued;
   u32 mine;  // 1: this thread writes the words beside the slots
 
   MS_DEVICE void open(Queue<SLOTS>& queue, const uint2* zeros, bool fires, bool writes) {
     slots = Space::of(queue.half);
     words = Space::of(&queue.words);
     polled = fires ? words + offsetof(QueueWords, tail) : Space::of(zeros);
-    seq = enqueued = lost_tasks = 0;
+    seq = enqueued = mask = 0;
     fetched = make_uint2(0, 0);
     mine = opaque(static_cast<u32>(writes));  // or the compiler asks for threadIdx again each time
     Space::store_if(mine, words + offsetof(QueueWords, sm), multiprocessor());
@@ -114,8 +117,8 @@ struct Producer {
   /// Take over the mask that the monitor has set, and how far it is; between tasks, so that it costs a firing nothing.
   /// What is taken over was fetched the time before, so that nobody waits for shared memory either.
   MS_DEVICE void refresh() {
-    tail = fetched.x, mask = fetched.y;
-    Space::store_if(mine, words + offsetof(QueueWords, seen_mask), mask);
+    tail = fetched.x;
+    if (fetched.y != mask) take_over(fetched.y);
     fetched = Space::load_8(polled);
   }
 
@@ -151,9 +154,7 @@ struct Producer {
   /// A task whose record found no room.
   MS_DEVICE void miss() {
     seq += 2;
-    Space::fence();
-    Space::store(words + offsetof(QueueWords, lost_tasks), ++lost_tasks);
-    Space::fence();
+    count(words + offsetof(QueueWords, lost_tasks) + (mask & TURN ? 4 : 0), 1);
   }
 
   /// 32 lanes push one record each where `active`, in lane order, with one look at the queue. All lanes hold the same
@@ -182,11 +183,23 @@ struct Producer {
     Space::store_16(slot(at) + 16, arg0, arg1, hook | flags << 8 | arg2 << 16, stamp);
   }
 
+  MS_DEVICE void lose(u32 hook, u32 n) { count(words + ((mask & TURN ? HOOKS : 0) + hook) * 4, n); }
+
   /// The fence lets a consumer that sees the count also see every record before it (see Consumer::empty).
-  MS_DEVICE void lose(u32 hook, u32 n) {
+  MS_DEVICE void count(Address at, u32 n) {
     Space::fence();
-    Address at = words + hook * 4;
     Space::store(at, Space::load(at) + n);
+    Space::fence();
+  }
+
+  /// Rarely. Who sees the new mask in `seen_mask` sees all that came before it; who sees an event that came after it
+  /// sees the mask too.
+  MS_DEVICE void take_over(u32 told) {
+    mask = told;
+    Space::fence();
+    Space::store_if(mine, words + offsetof(QueueWords, seen_from), seq + 1);
+    Space::fence();
+    Space::store_if(mine, words + offsetof(QueueWords, seen_mask), told);
     Space::fence();
   }
 };
@@ -227,10 +240,11 @@ struct Consumer {
   }
 
   /// Up to 32 records, or 16 where each may hold two events; lanes in order of seq. The slots stay ours until `release`.
-  MS_DEVICE Taken take(Record& r) const {
+  /// until: none from that seq on, if not 0.
+  MS_DEVICE Taken take(Record& r, u64 until = 0) const {
     Address slot = slots + ((taken + (lane_id() >> pairs)) & last) * 32;
     uint4 a = Space::load_16(slot), b = Space::load_16(slot + 16);
-    bool whole = a.w == b.w && !older(a.w);
+    bool whole = a.w == b.w && !older(a.w) && (until == 0 || precedes(a.w, until));
     u32 gaps = ~__ballot_sync(FULL_WARP, whole);
     // Of two lanes that look at one record, one may have looked before it was whole.
     u32 lanes = (gaps ? __ffs(gaps) - 1 : 32) & ~pairs, second = lane_id() & pairs;
@@ -258,13 +272,31 @@ struct Consumer {
     if (lane_id() == 0) Space::store(words + offsetof(QueueWords, tail), taken);
   }
 
-  /// Lane h: events of hook h that the producer has counted lost so far.
-  MS_DEVICE u32 lost() const {
+  /// Lane h: events of hook h that the producer has counted lost so far in its turns of that parity.
+  MS_DEVICE u32 lost(u32 turn) const {
     const u32 hook = lane_id();
     // One value for the warp: it counts for two hooks.
-    const u32 tasks = __shfl_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, lost_tasks)), 0);
+    const u32 tasks = __shfl_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, lost_tasks) + turn * 4), 0);
     if (hook >= HOOKS) return 0;
-    return Space::load(words + hook * 4) + (hook == MS_HOOK_START || hook == MS_HOOK_COMPLETE ? tasks : 0);
+    const u32 own = Space::load(words + (turn * HOOKS + hook) * 4);
+    return own + (hook == MS_HOOK_START || hook == MS_HOOK_COMPLETE ? tasks : 0);
+  }
+
+  /// Where the producer took over the mask that it was told, or 0 while it has not. Asked after a look at its records,
+  /// of which then none is of after it, or the answer is not 0.
+  MS_DEVICE u64 taken_over() const {
+    Space::fence();
+    const u32 told = __shfl_sync(FULL_WARP, mask(), 0);
+    if (__shfl_sync(FULL_WARP, seen_mask(), 0) != told) return 0;
+    Space::fence();
+    const u32 from = __shfl_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, seen_from)), 0);
+    return next + (from - static_cast<u32>(next));
+  }
+
+  /// Everything that was fired before `until`, where the producer took over, has been taken.
+  MS_DEVICE bool reached(u64 until) const {
+    const u32 stamp = Space::load_16(slots + (taken & last) * 32 + 16).w;
+    return __all_sync(FULL_WARP, older(stamp) || !precedes(stamp, until));
   }
 
   /// Nothing whole is waiting: after `lost` this means that every loss counted so far comes directly after what was
@@ -281,7 +313,8 @@ struct Consumer {
   MS_DEVICE bool left() const { return __all_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, left)) != 0); }
 
  private:
-  MS_DEVICE bool older(u32 stamp) const { return static_cast<int>(stamp - static_cast<u32>(next)) < 0; }
+  MS_DEVICE bool older(u32 stamp) const { return precedes(stamp, next); }
+  MS_DEVICE static bool precedes(u32 stamp, u64 seq) { return static_cast<int>(stamp - static_cast<u32>(seq)) < 0; }
 };
 
 }  // namespace ms

@@ -22,7 +22,10 @@ constexpr u64 RETRY_NS = 250000;                               // to the next tr
 struct Watched {
   Consumer<HookSpace> queue;
   u32 worker;
-  bool early;         // a cut is asked for before the epoch ends
+  u32 turn;    // the parity of the turn that its open interval is of
+  bool early;  // a cut is asked for before the epoch ends
+  bool over;   // while who watches changes: it is watched by the new party
+  u64 until;   // while who watches changes: the seq from which it will be, 0: not known yet
   u64 dequeued;       // ever
   u64 unclaimed;      // in the interval that is open
   u64 cut_seq, cut_dequeued, cut_t, due;
@@ -31,7 +34,8 @@ struct Watched {
     worker = id;
     cut_seq = 1, dequeued = cut_dequeued = unclaimed = 0;
     cut_t = now, due = (now / segment.epoch_ns + 1) * segment.epoch_ns;
-    early = false;
+    turn = 0, until = 0;
+    early = over = false;
   }
   MS_DEVICE void cut_early() { early = true, due = 0; }
 };
@@ -43,6 +47,7 @@ struct MonitorShared {
   u32 observed[WATCHED][HOOKS];  // by the recorder, in the interval that is open
   u32 refused[WATCHED][HOOKS];   // of those: the ring was full
   u32 booked[WATCHED][HOOKS];    // losses that closed intervals account for, ever
+  u32 before[WATCHED][HOOKS];    // losses of turns of the other parity, which is not on
   u64 record[MS_SUMMARY_WORDS];
 };
 
@@ -68,12 +73,14 @@ struct Accounts {
 
   MS_DEVICE Accounts(MonitorShared& s, u32 monitor) : shared(s) { summaries.open(monitor); }
 
-  /// Close the open interval of worker `i` of the monitor, if that is possible just now.
+  /// Close the open interval of worker `i` of the monitor, if that is possible just now: at `until`, which has been
+  /// reached, or after what was dequeued and lost.
   MS_DEVICE bool cut(Watched& w, u32 i, u64 now, const Party& party) {
     const u32 hook = lane_id() & (HOOKS - 1);
-    const u32 lost = w.queue.lost(), all = __reduce_add_sync(FULL_WARP, lost);
+    const u32 of_turn = w.queue.lost(w.turn), lost = lane_id() < HOOKS ? of_turn + shared.before[i][hook] : 0;
+    const u32 all = __reduce_add_sync(FULL_WARP, lost);
     const u32 behind = all - static_cast<u32>(w.queue.next - 1 - w.dequeued);  // lost after the last that was dequeued
-    if (behind && !w.queue.empty()) return false;  // records stand between: after them
+    if (!w.until && behind && !w.queue.empty()) return false;  // records stand between: after them
     const u32 gone = __shfl_sync(FULL_WARP, lost, hook) - shared.booked[i][hook];
     u32 records = 1 + __popc(told(recorder(i, gone, party)));
 #pragma unroll 1
@@ -97,8 +104,10 @@ struct Accounts {
     if (lane_id() < HOOKS) {
       shared.booked[i][hook] = lost;
       shared.observed[i][hook] = shared.refused[i][hook] = 0;
+      if (w.until) shared.before[i][hook] = of_turn;
     }
     __syncwarp();
+    if (w.until) w.turn ^= 1, w.until = 0;
     w.early = false;
     w.unclaimed = 0;
     w.cut_seq = w.queue.next, w.cut_dequeued = w.dequeued, w.cut_t = now;

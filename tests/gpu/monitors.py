@@ -47,6 +47,14 @@ def histogram(name: str = "latency", entries: int = 64) -> Program:
     return Program(name, assemble(HIST_TEXT, {"lat": 0}), (Entry("complete", (COMPLETE,), 0),), (declared,))
 
 
+def counting(name: str = "counting") -> Program:
+    """How many tasks of each class completed: a map of few words."""
+    text = HIST_TEXT.replace("map:lat", "map:n").replace("ldxdw %r4, [%r6+24]\nsub %r3, %r4\n", "mov %r3, 1\n")
+    declared = Map("n", MapKind.HASH, 4, 8, 64, aggregate=True)
+    text = text.replace("hist_add", "map_add")
+    return Program(name, assemble(text, {"n": 0}), (Entry("complete", (COMPLETE,), 0),), (declared,))
+
+
 def long_tasks(ns: int, emit_limit: int | None = None) -> Program:
     """The rows of tasks that took longer."""
     text = f"""
