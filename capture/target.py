@@ -18,7 +18,7 @@ from .control import SUFFIX, directory, only_live
 
 ENGINES = {
     "demo": ("megascope.capture.engines.host", "--hold"),
-    "cuda": ("megascope.capture.engines.cuda", "--record"),
+    "cuda": ("megascope.capture.engines.cuda", "--hold"),
 }
 """Name of a target → the module that is run as the engine's process, and its options."""
 SEGMENT_VARIABLE = "MEGASCOPE_SEGMENT"

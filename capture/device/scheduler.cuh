@@ -260,6 +260,7 @@ struct Scheduler {
       __syncwarp();
       return;
     }
+    if (begun == 0 && warp_load_host(segment.host + HOST_GO) == 0) return;
     fence_ranks();
     u32 iteration = begun++;
     step_began = warp_time();

@@ -118,7 +118,7 @@ enum HostWord : u32 {
   HOST_PING = 16,
   HOST_PING_TIME = 24,
   HOST_PING_ECHO = 32,
-  HOST_GO = 40,     // of `tasks` in firing.cu
+  HOST_GO = 40,     // not 0: the first iteration may begin
   HOST_CHANGE = 64  // ChangeWord
 };
 

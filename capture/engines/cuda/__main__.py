@@ -1,6 +1,6 @@
 """The CUDA engine as a process: makes a segment, runs the megakernel into it, ends in order on SIGTERM or SIGINT.
 
-    python -m megascope.capture.engines.cuda --segment PATH [--record] [--truth FILE] [k=v,…]
+    python -m megascope.capture.engines.cuda --segment PATH [--record] [--hold] [--truth FILE] [k=v,…]
 
 One JSON line on stdout says what the run came to.
 """
@@ -25,22 +25,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m megascope.capture.engines.cuda", description=__doc__)
     parser.add_argument("--segment", type=Path, required=True, help="the segment to make")
     parser.add_argument("--record", action="store_true", help="record every hook from the first step")
+    parser.add_argument("--hold", action="store_true", help="begin when a recorder says which hooks it wants")
     parser.add_argument("--truth", type=Path, help="where to write what the fault controls did, as JSON")
     parser.add_argument("spec", nargs="?", default="", help="k=v,…")
     args = parser.parse_args(argv)
     try:
-        return _run(args.segment, Settings.parse(args.spec), args.record, args.truth)
+        return _run(args, Settings.parse(args.spec))
     except MegascopeError as e:
         print(e, file=sys.stderr)
         return e.code
 
 
-def _run(path: Path, settings: Settings, record: bool, truth: Path | None) -> int:
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from .engine import CudaEngine
     from .kernel import Megakernel
     from .libraries import library
 
-    engine = CudaEngine(Megakernel(library(), settings), path, record=record)
+    engine = CudaEngine(Megakernel(library(), settings), args.segment, record=args.record, hold=args.hold)
     signalled: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -53,8 +54,8 @@ def _run(path: Path, settings: Settings, record: bool, truth: Path | None) -> in
         how = engine.run()
     finally:
         engine.close()
-    if truth:
-        truth.write_text(json.dumps([asdict(i) for i in engine.truth()], indent=1) + "\n")
+    if args.truth:
+        args.truth.write_text(json.dumps([asdict(i) for i in engine.truth()], indent=1) + "\n")
     print(json.dumps({"ended": how, **engine.counts()}))
     if how == "deadline":
         why = f"it did not finish within seconds={settings.seconds:g}"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ....store.tables import WORKERS
 from ...segment.layout import Layout
 from ...segment.sink import SegmentSink
-from ...segment.words import Cursor
+from ...segment.words import Control, Cursor
 from ...segment.writer import SegmentWriter
 from .clock import Pinger
 from .memory import HostWords, SegmentMemory
@@ -66,6 +66,11 @@ class DeviceSegment:
             reading = self.pinger.burst(READINGS)
             if reading:
                 self.segment.clock_fit(*reading)
+
+    def recorded(self) -> bool:
+        """Whether a recorder has said which hooks it wants, and all monitors follow it."""
+        commit = int(self.segment.control[Control.COMMIT])
+        return commit != 0 and bool((self.segment.cursor[:, Cursor.ACK] == commit).all())
 
     def end(self, step: int, *, failed: bool) -> None:
         """After the last row. step: the last."""

@@ -62,12 +62,13 @@ def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
 class CudaEngine:
     """One run, from a new segment to its end.
 
-    record: record every exported hook from the first step, whether anyone drains or not.
+    record: record every exported hook from the first step, whether anyone drains or not. hold: begin the first step
+    when a recorder has said which hooks it wants, so that programs can be attached before.
     Raises MegascopeError when the segment does not fit or the kernel does not load.
     """
 
-    def __init__(self, kernel: Megakernel, path: Path, *, record: bool = False) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Megakernel, path: Path, *, record: bool = False, hold: bool = False) -> None:
+        self.kernel, self._held = kernel, hold
         s = kernel.settings
         layout = Layout(
             workers=2 * kernel.blocks,
@@ -106,7 +107,7 @@ class CudaEngine:
     def run(self) -> str:
         """Launch, follow, end. How it ended: done, stopped or deadline."""
         self._fit_alone()
-        self.kernel.launch(self.kernel.firing, self.memory, mask=self._its.mask)
+        self.kernel.launch(self.kernel.firing, self.memory, mask=self._its.mask, hold=self._held)
         failed = True
         try:
             self._follow()
@@ -144,6 +145,9 @@ class CudaEngine:
         while self.kernel.running:
             if self.stop.is_set():
                 self.kernel.host.ask_stop()
+            if self._held and self._its.recorded():
+                self._held = False
+                self.kernel.host.go()
             self._hear()
             self._its.poll(max(self._step - 1, 0))
             time.sleep(POLL_S)

@@ -174,13 +174,15 @@ class Megakernel:
         dynamic: bool | None = None,
         mask: int = 0,
         steps: int | None = None,
+        hold: bool = False,
     ) -> None:
         """Start the kernel and return. Everything it counts begins from zero.
 
-        mask: hooks to record from the start. dynamic, steps: other than the settings', fewer steps only.
+        mask: hooks to record from the start. dynamic, steps: other than the settings', fewer steps only. hold: the
+        first step waits for `host.go()`.
         """
         build = self.build(hooks)
-        self.prepare(build.module, segment, dynamic=dynamic, mask=mask, steps=steps)
+        self.prepare(build.module, segment, dynamic=dynamic, mask=mask, steps=steps, hold=hold)
         if hooks == Hooks.DEVICE:
             with self.monitor_stream:
                 build.module.get_function("monitors")((self.monitor_count,), (32,), ())
@@ -195,6 +197,7 @@ class Megakernel:
         dynamic: bool | None = None,
         mask: int = 0,
         steps: int | None = None,
+        hold: bool = False,
     ) -> None:
         """Set a module's constants and all that it counts with. Outputs are poisoned: what nobody writes is NaN."""
         values = {name: int(array.data.ptr) for name, array in self._arrays.items()} | self._sizes()
@@ -203,7 +206,7 @@ class Megakernel:
         if segment:
             values |= self.monitors().parameters | segment.parameters
             self.monitors().reset(self.stream, mask)
-        self.host.reset()
+        self.host.reset(hold=hold)
         for name in ("counters", "satisfied", "queues", "entries", "run", "orders"):
             self._arrays[name].data.memset_async(0, self._arrays[name].nbytes, self.stream)
         self._arrays["kept_logits"].data.memset_async(0xFF, self._arrays["kept_logits"].nbytes, self.stream)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ....store.errors import MegascopeError
 from ...segment.writer import SegmentWriter
-from .parameters import HOST_CHANGE, HOST_STEP, HOST_STOP
+from .parameters import HOST_CHANGE, HOST_GO, HOST_STEP, HOST_STOP
 
 _PORTABLE, _MAPPED = 1, 2
 """Flags of cudaHostRegister."""
@@ -28,15 +28,20 @@ class HostWords:
         self.words, self.begun = words[:512], words[512:]
         self.words_pointer, self.begun_pointer = self.words.ctypes.data, self.begun.ctypes.data
 
-    def reset(self) -> None:
-        """Before a launch: nothing asked, nothing begun."""
+    def reset(self, *, hold: bool = False) -> None:
+        """Before a launch: nothing asked, nothing begun. hold: the first step waits for `go`."""
         self.words[HOST_STOP] = self.words[HOST_STEP] = 0
+        self.words[HOST_GO] = not hold
         self.words[HOST_CHANGE : HOST_CHANGE + 32] = 0
         self.begun[:] = 0
 
     def ask_stop(self) -> None:
         """The kernel ends after the step it is in."""
         self.words[HOST_STOP] = 1
+
+    def go(self) -> None:
+        """The first step may begin."""
+        self.words[HOST_GO] = 1
 
     @property
     def steps_begun(self) -> int:
