@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..store import heap
 from ..store.errors import Exit, Usage
 from .attach_verbs import add_programs, budget
 from .durations import duration
@@ -74,6 +75,7 @@ class Capture:
         from . import live_answers, session, target, wanted
         from .segment.reader import SegmentReader
 
+        heap.share()
         out = self._out(args)
         limits, values, around = budget(args), constants(args), self._around(args)
         stop = threading.Event()
@@ -119,6 +121,8 @@ class Capture:
             engine.end()
             for s, handler in before.items():
                 signal.signal(s, handler)
+        if recording.taken_over:
+            _note(recording.taken_over)
         # Only now: whoever reads them slowly holds up nobody, and Ctrl-C leaves the rest unsaid.
         answers.join()
         return self._report(args, out, reason, last, rolled, stop.is_set())

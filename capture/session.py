@@ -26,12 +26,13 @@ from .programs.execution import Limits
 from .programs.program import Program
 from .progress import Progress, Rolled
 from .segment.drain import Loss, RingReader
-from .segment.exports import MapRingReader
+from .segment.exports import MapRingReader, Record
 from .segment.lease import Lease
 from .segment.reader import ClockFit, SegmentReader, Truncated
 from .segment.summaries import SummaryReader
 from .segment.told import HostRingReader
 from .segment.words import Clock, Cursor, Summary
+from .taking_over import TakingOver
 from .triggers import Triggers
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Session:
         self.rings, self.summaries, self.told = RingReader(segment), SummaryReader(segment), HostRingReader(segment)
         self.exports, self.attachments = MapRingReader(segment), Attachments(segment)
         self.accounts = Accounts(segment)
+        self._before = TakingOver(segment, self.rings, self.summaries, self.accounts)
         self._answers = answers
         self._raw = raw
         self._recorders = [recorder()] if raw else []
@@ -94,6 +96,9 @@ class Session:
         self._stalled = False
         self._t_seen = 0
         self._dropped = 0
+        self._burst = segment.layout.ring_rows // 8
+        self._hurried = False
+        """whether more may come than a nap leaves room for: a trickle of rows is no reason to spin"""
 
     def run(
         self,
@@ -125,7 +130,7 @@ class Session:
                 if now - shown > progress_s:
                     shown = now
                     progress(self.progress())
-                if not took:
+                if not (took and self._hurried):
                     time.sleep(QUIET_S)
             self._notes.close()
             if reason == "stopped":
@@ -136,8 +141,11 @@ class Session:
                 self._tell()
             if reason == "died":
                 self._died()
-            elif self._answers is not None:
-                self._answers.end(self._t_seen, whole=reason != "failed")
+            else:
+                if self._before.reopen():
+                    self._append_unclosed()
+                if self._answers is not None:
+                    self._answers.end(self._t_seen, whole=reason != "failed")
             self._now()
             self._remember_clock()
             self.marks.close()
@@ -153,11 +161,11 @@ class Session:
             self.writer.finish("refused", detail=e.why, t=self._t_seen)
             raise
         self.writer.finish(reason, t=self._t_seen)
-        self._dropped = self.rings.taken - self._left_out - self.writer.rows["events"]
+        self._dropped = self._taken - self.writer.rows["events"]
         return reason
 
     def progress(self) -> Progress:
-        now, rows = time.monotonic(), self.rings.taken - self._left_out
+        now, rows = time.monotonic(), self._taken
         then, before = self._last
         self._last = (now, rows)
         eligible, lost = self.accounts.eligible, self.lost + self._dropped
@@ -173,6 +181,16 @@ class Session:
             self.writer.raw_stopped,
             self._dropped,
         )
+
+    @property
+    def _taken(self) -> int:
+        """Rows of this recording so far."""
+        return self.rings.taken - self._left_out - self._before.left_out
+
+    @property
+    def taken_over(self) -> str:
+        """What an earlier recorder left behind and is not in this recording, in one line; empty if nothing is."""
+        return self._before.said
 
     def rolled(self) -> Rolled:
         """What has been retired and marked so far."""
@@ -191,33 +209,20 @@ class Session:
         # Summaries first: rows that a closed interval counts were published before it. Exports before the slots: whose
         # they are stood there before they did.
         words, summary_losses = self.summaries.take() if self._taking_summaries else _NOTHING
+        words = self._before.take_records(words)
         exported, export_losses = self.exports.take()
         self._append_manifest()
         batch = self.rings.take()
-        if batch.rows.num_rows:
-            self.accounts.saw(batch.rows)
-            self._t_seen = max(self._t_seen, int(batch.rows["t"].to_numpy().max()))
-            # Triggers first: what they pin must not have left the window because of rows that came with them.
-            self._triggers.saw(batch.rows)
-            self._append_events(batch.rows)
+        self._take_rows(self._before.take_rows(batch.rows))
         self.marks.step(self._t_seen)
-        losses = batch.losses + summary_losses + export_losses
+        losses = self._before.take_losses(batch.losses) + summary_losses + export_losses
         for found in self.attachments.rows(exported):
             if isinstance(found, Loss):
                 losses.append(found)
             else:
                 self._append_map(*found)
         self.attachments.feedback.step()
-        of_epochs, coverage = words, None
-        if len(words) and not self._raw:
-            words = words[(words[:, Summary.WHAT] >> 16 & 0xFFFF) != RECORDER]
-        if len(words):
-            intervals, coverage, counted = self.accounts.book(words)
-            self._append("intervals", intervals)
-            self._append("coverage", coverage)
-            losses += counted
-        if self._answers is not None:
-            self._answers.saw(exported, of_epochs, coverage)
+        losses += self._book(words, exported)
         told, told_losses = self.told.take()
         for table, rows in told.items():
             columns = [
@@ -230,7 +235,30 @@ class Session:
         if now - self._flushed > FLUSH_S:
             self._flushed = now
             self.writer.flush()
+        self._hurried = bool(len(words) or exported) or batch.rows.num_rows >= self._burst
         return bool(batch.rows.num_rows or len(words) or told or exported)
+
+    def _take_rows(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self.accounts.saw(rows)
+            self._t_seen = max(self._t_seen, int(rows["t"].to_numpy().max()))
+            # Triggers first: what they pin must not have left the window because of rows that came with them.
+            self._triggers.saw(rows)
+            self._append_events(rows)
+
+    def _book(self, words: I64, exported: list[Record]) -> list[Loss]:
+        """Losses that the records tell of."""
+        losses: list[Loss] = []
+        of_epochs, coverage = words, None
+        if len(words) and not self._raw:
+            words = words[(words[:, Summary.WHAT] >> 16 & 0xFFFF) != RECORDER]
+        if len(words):
+            intervals, coverage, losses = self.accounts.book(words)
+            self._append("intervals", intervals)
+            self._append("coverage", coverage)
+        if self._answers is not None:
+            self._answers.saw(exported, of_epochs, coverage)
+        return losses
 
     def attach(self, program: Program, limits: Limits | None = None) -> Attached:
         """Attach a program for as long as this recording lasts. Raises as `attaching.attach`."""
@@ -262,8 +290,12 @@ class Session:
     def _append_events(self, rows: pa.RecordBatch) -> None:
         if not self._raw:
             # What an earlier recorder left in the ring is not of this recording.
-            emitted = rows["by"].to_numpy() > 1
+            by = rows["by"].to_numpy()
+            emitted = by > 1
             self._left_out += int(np.count_nonzero(~emitted))
+            rows = rows.set_column(
+                rows.schema.get_field_index("by"), rows.schema.field("by"), pa.array(by & ~np.uint32(1))
+            )
             rows = rows.filter(pa.array(emitted))
         if self._held is not None:
             self._held.append(rows)
@@ -398,14 +430,31 @@ class Session:
             self._left_out += int(np.count_nonzero(~closed))
             self.writer.append("events", rows.filter(pa.array(closed)))
         self._held = None
+        self._keep_rest()
+
+    def _keep_rest(self) -> None:
+        rows, words = self._before.rest()
+        self._take_rows(rows)
+        for loss in self._book(words, []):
+            self._lose(loss)
+
+    def _append_unclosed(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """What is known of intervals that nobody closed: their rows, and their coverage."""
+        slot_of = {row["program"]: row["slot"] for row in self._programs}
+        live = set(self.attachments.live)
+        if self._before.unclaimed:
+            live |= {p for s, p in {s: p for p, s in slot_of.items()}.items() if self.accounts.seen_of[s]}
+        intervals, coverage = self.accounts.unclosed(self._t_seen, sorted(live), slot_of)
+        self._append("intervals", intervals)
+        self._append("coverage", coverage)
+        return intervals, coverage
 
     def _died(self) -> None:
         if self._untold:
             self._tell()
-        slot_of = {row["program"]: row["slot"] for row in self._programs}
-        intervals, coverage = self.accounts.unclosed(self._t_seen, sorted(self.attachments.live), slot_of)
-        self._append("intervals", intervals)
-        self._append("coverage", coverage)
+        self._keep_rest()
+        self._before.reopen()
+        intervals, coverage = self._append_unclosed()
         if self._answers is not None:
             self._answers.saw([], _NOTHING[0], coverage)
             self._answers.end(self._t_seen, whole=False)

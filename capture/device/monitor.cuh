@@ -184,6 +184,8 @@ struct Monitor : Changing {
     const bool goes = stays(w) && (w.until || ending || (w.queue.left() && w.queue.empty()));
     if (epoch && watching.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
     if (!accounts.cut(w, i, now, watching)) return;
+    rows.publish();  // whoever reads that an interval is closed finds its rows
+    accounts.summaries.publish();
     if (goes) take_along(w);
     if (!epoch) return;
     epochs++;

@@ -74,7 +74,7 @@ struct Accounts {
   MS_DEVICE Accounts(MonitorShared& s, u32 monitor) : shared(s) { summaries.open(monitor); }
 
   /// Close the open interval of worker `i` of the monitor, if that is possible just now: at `until`, which has been
-  /// reached, or after what was dequeued and lost.
+  /// reached, or after what was dequeued and lost. Its records are to be published when its rows are.
   MS_DEVICE bool cut(Watched& w, u32 i, u64 now, const Party& party) {
     const u32 hook = lane_id() & (HOOKS - 1);
     const u32 of_turn = w.queue.lost(w.turn), lost = lane_id() < HOOKS ? of_turn + shared.before[i][hook] : 0;
@@ -100,7 +100,6 @@ struct Accounts {
       coverage(w, party.running[place].program, c);
       settle(place, w.worker, c, party);
     }
-    summaries.publish();
     if (lane_id() < HOOKS) {
       shared.booked[i][hook] = lost;
       shared.observed[i][hook] = shared.refused[i][hook] = 0;

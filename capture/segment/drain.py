@@ -107,6 +107,14 @@ class RingReader:
             self._free()
         return Batch(rows, losses + more)
 
+    def pass_by(self) -> int:
+        """Free what is in the rings, unread. How many rows, but for those that a drainer cannot have freed."""
+        heads = self._heads()
+        passed = (heads - self.position) // self._layout.block_rows * self._layout.block_rows
+        self.position = heads
+        self._free()
+        return int(np.maximum(passed, 0).sum())
+
     def _catch_up(self, monitor: int, head: int) -> Loss | None:
         """Give up rows that the engine has overwritten; refuse a head that cannot be."""
         lay, position = self._layout, int(self.position[monitor])

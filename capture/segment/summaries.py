@@ -51,6 +51,14 @@ class SummaryReader:
         words = np.concatenate(out) if out else np.empty((0, Summary.WORDS), np.uint64)
         return words.astype(np.int64), losses
 
+    def pass_by(self) -> int:
+        """Free what is in the rings, unread. How many records, but for those that a drainer cannot have freed."""
+        heads = self._heads()
+        passed = (heads - self.position) // CHUNK * CHUNK
+        self.position = heads
+        self._free()
+        return int(np.maximum(passed, 0).sum())
+
     def _copy(self, monitor: int, begin: int, end: int) -> npt.NDArray[np.uint64]:
         lay = self._layout
         base = lay.summary_offset + monitor * lay.summary_rows * Summary.WORDS * WORD

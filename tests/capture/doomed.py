@@ -15,9 +15,9 @@ def record_and_acknowledge(segment: Path, out: Path, acknowledged: Synchronized[
     flush = TraceWriter.flush
 
     def counted(self: TraceWriter) -> None:
-        taken = session.rings.taken
+        appended = int(session.accounts.seen_rows.sum())
         flush(self)
-        acknowledged.value = taken
+        acknowledged.value = appended
 
     TraceWriter.flush = counted  # type: ignore[method-assign]
     with SegmentReader.open(segment, write=True) as reader:

@@ -181,8 +181,13 @@ def test_a_killed_capture_loses_at_most_the_batch_in_flight(tmp_path: Path) -> N
     over = threading.Event()
 
     def run() -> None:
+        answered = 0
         while not over.is_set():
             pour(engine, 0, 1_500)
+            if engine.writer.commit != answered:
+                answered = engine.writer.commit
+                engine.cut(0)
+                engine.acknowledge()
             time.sleep(0.002)
 
     thread = threading.Thread(target=run)

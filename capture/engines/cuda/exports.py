@@ -193,7 +193,8 @@ class Exports:
         rule, own = self._rules[index], {w: p for w, p in parts.items() if w != SHARED}
         if declared.shared:
             shared = parts.get(SHARED, _Part())
-            return self._records(index, declared, shared.maps.get(index, []), own, shared.refused.get(index, 0))
+            who = own or {SHARED: shared}  # at the end its last epoch may come without any worker's
+            return self._records(index, declared, shared.maps.get(index, []), who, shared.refused.get(index, 0))
         alone = {
             w: p
             for w, p in own.items()
@@ -219,7 +220,7 @@ class Exports:
             keys, values = merge(rule, keys, values)
         begin, end = min(p.t_begin for p in who.values()), max(p.t_end for p in who.values())
         coverage = np.sum([p.coverage for p in who.values()], axis=0)
-        worker = next(iter(who)) if len(who) == 1 and self.workers > 1 else None
+        worker = next(iter(who)) if len(who) == 1 and self.workers > 1 and not declared.shared else None
         rank = 0 if declared.shared else self._rank[next(iter(who))]
         span = self._span(index, rank, worker, len(who), begin, end, coverage, refused)
         return [(worker, record) for record in encode(span, declared, keys, values, self._limit)]
