@@ -27,7 +27,7 @@ from megascope.capture.engines.cuda.compilation import Hooks, cubin
 from megascope.capture.engines.cuda.engine import CudaEngine
 from megascope.capture.engines.cuda.kernel import THREADS, Megakernel, clock_state
 from megascope.capture.engines.cuda.libraries import library
-from megascope.capture.engines.cuda.parameters import SEGMENT
+from megascope.capture.engines.cuda.parameters import SEGMENT, SEGMENT_SYMBOL
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.programs import image
 from megascope.capture.programs.execution import Limits
@@ -199,7 +199,7 @@ def firing(bench: Bench) -> list[dict[str, Any]]:
     modules = {
         h: cp.RawModule(path=str(cubin("firing.cu", bench.kernel.architecture, h))) for h in (Hooks.QUEUE, Hooks.NATIVE)
     }
-    native = modules[Hooks.NATIVE].get_global("segment")
+    native = modules[Hooks.NATIVE].get_global(SEGMENT_SYMBOL)
     values = np.zeros((), SEGMENT)
     values["native"], values["native_slots"] = bench.kernel.native_log
     cp.ndarray((SEGMENT.itemsize,), np.uint8, native).set(values.reshape(1).view(np.uint8))

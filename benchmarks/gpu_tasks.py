@@ -25,7 +25,7 @@ from megascope.capture.engines.cuda.compilation import Hooks, cubin
 from megascope.capture.engines.cuda.engine import CudaEngine
 from megascope.capture.engines.cuda.kernel import THREADS, Megakernel, clock_state
 from megascope.capture.engines.cuda.libraries import library
-from megascope.capture.engines.cuda.parameters import HOST_GO, SEGMENT
+from megascope.capture.engines.cuda.parameters import HOST_GO, SEGMENT, SEGMENT_SYMBOL
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.programs import image
 from megascope.capture.programs.execution import Limits
@@ -128,7 +128,7 @@ class Bench:
             self.whole.get_function("monitors")((kernel.monitor_count,), (32,), ())
 
     def _engine_of(self, module: Any) -> Any:
-        return self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, module.get_global("segment"))
+        return self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, module.get_global(SEGMENT_SYMBOL))
 
     def _attach(self, programs: tuple[Program, ...]) -> None:
         with SegmentReader.open(self.path, write=True) as segment:

@@ -151,9 +151,7 @@ struct Engine {
   u32 keep_every;
 };
 
-extern "C" {
 __constant__ Engine engine;
-}
 
 MS_DEVICE u32 own_rank() { return engine.ranks == 1 ? 0 : blockIdx.x / engine.rank_blocks; }
 

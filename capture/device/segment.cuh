@@ -122,9 +122,8 @@ enum HostWord : u32 {
   HOST_CHANGE = 64  // ChangeWord
 };
 
-extern "C" {
+/// Filled by the host, which finds it by its mangled name.
 __constant__ Segment segment;
-}
 
 MS_DEVICE u32 all_workers() { return segment.roles * segment.blocks; }
 

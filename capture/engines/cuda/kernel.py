@@ -22,7 +22,18 @@ from .clock import LoneClock
 from .compilation import Hooks, cubin
 from .memory import HostWords, SegmentMemory
 from .monitors import MonitorMemory, Sizes
-from .parameters import DEPENDENCY, ENGINE, LEAVE, LINE_BYTES, ORDER_LINES, RUN_LINES, SEGMENT, TASK
+from .parameters import (
+    DEPENDENCY,
+    ENGINE,
+    ENGINE_SYMBOL,
+    LEAVE,
+    LINE_BYTES,
+    ORDER_LINES,
+    RUN_LINES,
+    SEGMENT,
+    SEGMENT_SYMBOL,
+    TASK,
+)  # fmt: skip
 from .ranks import Ranks
 from .settings import Settings
 
@@ -212,7 +223,7 @@ class Megakernel:
         self._arrays["kept_logits"].data.memset_async(0xFF, self._arrays["kept_logits"].nbytes, self.stream)
         self.ranks.reset(self.stream)
         self._line("orders", ORDER_LINES.index("control")).set(np.array([mask], np.uint32), stream=self.stream)
-        for name, record in (("segment", SEGMENT), ("engine", ENGINE)):
+        for name, record in ((SEGMENT_SYMBOL, SEGMENT), (ENGINE_SYMBOL, ENGINE)):
             constant = np.zeros(1, record)
             for field in values.keys() & set(record.names or ()):
                 constant[field] = values[field]

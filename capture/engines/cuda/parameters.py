@@ -23,6 +23,9 @@ SEGMENT = _record(
     monitors ring_blocks block_rows summary_rows policy exported native_slots
     """,
 )
+SEGMENT_SYMBOL = "_ZN2ms7segmentE"
+"""The constant `ms::segment`, as a module knows it."""
+ENGINE_SYMBOL = "_ZN2ms6engineE"
 ENGINE = _record(
     """
     tasks deps releases list_ptr list_task

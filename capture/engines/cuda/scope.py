@@ -21,7 +21,7 @@ from .compilation import Hooks, cubin
 from .device_segment import DeviceSegment
 from .memory import HostWords
 from .monitors import MonitorMemory, Sizes
-from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, TASK_ROW
+from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, SEGMENT_SYMBOL, TASK_ROW
 
 WATCHED = 8
 """Workers of a monitor block: fewer than it can watch, so that none waits long for its turn."""
@@ -136,7 +136,7 @@ class Scope:
         constant = np.zeros(1, SEGMENT)
         for field, value in self._values.items():
             constant[field] = value
-        whole = self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, self._module.get_global("segment"))
+        whole = self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, self._module.get_global(SEGMENT_SYMBOL))
         whole.set(constant.view(np.uint8), stream=stream)
         stream.synchronize()
         self._beside = self.cupy.cuda.Stream(non_blocking=True)

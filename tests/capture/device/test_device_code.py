@@ -64,7 +64,7 @@ def test_without_hooks_nothing_of_them_is_left(tmp_path: Path) -> None:
 
     def reads(hooks: Hooks, name: str) -> bool:
         place = rf"\+{offset[name]}" if offset[name] else ""
-        return re.search(rf"ld\.const\S*\s.*\[segment{place}\]", code[hooks]) is not None
+        return re.search(rf"ld\.const\S*\s.*\[{parameters.SEGMENT_SYMBOL}{place}\]", code[hooks]) is not None
 
     def stamps(hooks: Hooks) -> int:
         return len(re.findall(r"st\.relaxed\.cta\.shared\.b128", code[hooks]))
