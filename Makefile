@@ -16,8 +16,10 @@ demo: $(VENV)/.installed
 	@echo "           $(BIN)/megascope tui demo.mscope   browse it"
 	@echo "           $(BIN)/megascope report overview sample_traces/h200.mscope   a recording of a real GPU"
 
+# Tests stand in the order of their files and are taken from the end of who has most left: what a file's tests share is
+# made once, and neither core waits for the other.
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

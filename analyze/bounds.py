@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 _COUNT = ("low", "high")
@@ -23,6 +22,8 @@ def readable(table: pa.Table) -> pa.Table:
             texts = [bounds_text(value) for value in table.column(i).to_pylist()]
             table = table.set_column(i, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
     if {"value", "bounds"} <= set(table.column_names):
+        import pyarrow.compute as pc  # which takes its time to import
+
         both = pc.coalesce(table["value"], table["bounds"])
         table = table.set_column(table.column_names.index("value"), "value", both).drop_columns(["bounds"])
     return table

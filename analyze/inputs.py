@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from ..store import loss, tables
-from ..store.trace import Part, Trace
+from ..store.reader import Part, Trace
 from .catalogue import views
 from .window import WHOLE, Window
 

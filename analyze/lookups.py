@@ -9,7 +9,7 @@ import duckdb
 
 from ..store import tables
 from ..store.manifest import slot_of
-from ..store.trace import Trace
+from ..store.reader import Trace
 from .clock import clock_from_fits
 from .inputs import Inputs
 from .window import Window

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..store import map_streams
-from ..store.trace import Trace
+from ..store.reader import Trace
 from .catalogue import DUCKDB_TYPES, View, ViewColumn
 
 SCHEMA = map_streams.KEY

@@ -10,8 +10,8 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 
-from ..store import derived_rest, loss
-from ..store.trace import Trace
+from ..store import loss
+from ..store.reader import Trace
 from .inputs import Inputs
 
 BEFORE_TRACE = ("queue_full", "ring_full")
@@ -69,9 +69,12 @@ def store_missing(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnecti
         (count if after_the_ring(kind) else 0, begin, end, not _uncounted(kind)) for kind, count, begin, end in kinds
     ]
     gone = [row for row in gone if row[0] or not row[3]]
-    if not inputs.trace.is_derived and event_rows(inputs) > derived_rest.EVENTS_MOST:
-        # Of so many events some are left out of tasks and waits, and nobody counted what of.
-        gone.append((0, None, None, False))
+    if not inputs.trace.is_derived:
+        from ..store import derived_rest
+
+        if event_rows(inputs) > derived_rest.EVENTS_MOST:
+            # Of so many events some are left out of tasks and waits, and nobody counted what of.
+            gone.append((0, None, None, False))
     written = sum(flow["written"].to_pylist())
     missing = written - sum(row[0] for row in gone) - event_rows(inputs)
     open_from = None if inputs.trace.state == "sealed" else max(flow["t_end"].to_pylist(), default=-_EVER)

@@ -24,7 +24,7 @@ from typing import Any
 import duckdb
 
 from ..store.errors import MegascopeError, Refused, Usage
-from ..store.trace import Trace
+from ..store.reader import Trace
 from .catalogue import views
 from .coverage import Coverage
 from .inputs import Inputs

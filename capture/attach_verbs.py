@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ..store.errors import Exit, Usage
 from ..store.tables import HOOKS
-from . import control
 from .columns import print_columns
 from .live_line import short
 from .programs.execution import UNLIMITED, Limits
@@ -55,6 +54,8 @@ class Attach:
         parser.add_argument("--replace", action="store_true", help="take the place of the program of that name")
 
     def run(self, args: argparse.Namespace) -> int:
+        from . import control
+
         done = control.attach(
             args.segment or control.only_live(),
             args.program,
@@ -78,6 +79,8 @@ class Detach:
         parser.add_argument("program", metavar="NAME", help="name of the program (see megascope programs)")
 
     def run(self, args: argparse.Namespace) -> int:
+        from . import control
+
         done = control.detach(args.segment or control.only_live(), args.program)
         print(f"detached {done.name} (program {done.program}) in {done.took_s * 1e3:.1f} ms", file=sys.stderr)
         return Exit.DONE
@@ -92,6 +95,8 @@ class Programs:
         parser.add_argument("segment", nargs="?", type=Path, help="a segment (default: the one live engine)")
 
     def run(self, args: argparse.Namespace) -> int:
+        from . import control
+
         found = control.programs(args.segment or control.only_live())
         if not found.programs:
             print("no program is attached", file=sys.stderr)

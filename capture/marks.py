@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ..store.tables import MARKS
-from ..store.trace import TraceWriter
+
+if TYPE_CHECKING:
+    from ..store.writer import TraceWriter
 
 MARKS_MOST = 10_000
 """Rows of one recording; what comes then pins all the same, and is counted."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..store.reader import Trace
 from ..store.tables import SIDE_TABLES
-from ..store.trace import Trace
 from . import attaching
 from .engines.recorded.output import Output
 from .engines.recorded.recording import Recording

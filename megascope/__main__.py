@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from . import __version__
 from .store.errors import EXIT_MEANING, Exit, MegascopeError, Usage
-from .verbs import verbs
+from .verbs import REGISTRY, verb, verbs
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,7 +22,8 @@ class _Parser(argparse.ArgumentParser):
         raise Usage(f"cannot read the command line of {self.prog}", message, f"see {self.prog} --help")
 
 
-def _parser() -> tuple[_Parser, list[str]]:
+def _parser(asked: str | None) -> _Parser:
+    """A parser of one verb, or of all for the help: a verb brings its modules, and none waits for another's."""
     codes = ", ".join(f"{code.value} {meaning}" for code, meaning in EXIT_MEANING.items())
     parser = _Parser(
         prog="megascope",
@@ -31,32 +32,31 @@ def _parser() -> tuple[_Parser, list[str]]:
     )
     parser.add_argument("--version", action="version", version=f"megascope {__version__}")
     choices = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    names = []
-    for verb in verbs():
-        text = type(verb).__doc__ or ""
+    for one in verbs() if asked is None else [verb(asked)]:
+        text = type(one).__doc__ or ""
         sub = choices.add_parser(
-            verb.name,
+            one.name,
             help=text.splitlines()[0].rstrip("."),
             description=text,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        verb.add_arguments(sub)
-        sub.set_defaults(run=verb.run)
-        names.append(verb.name)
-    return parser, names
+        one.add_arguments(sub)
+        sub.set_defaults(run=one.run)
+    return parser
 
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line; returns its exit code. Raises MegascopeError for a user's error."""
-    parser, names = _parser()
     # What stands after `--` is another command's, and none of argparse's business.
     at = list(argv).index("--") if "--" in argv else len(argv)
     argv, command = argv[:at], argv[at + 1 :]
     first = next((a for a in argv if not a.startswith("-")), None)
-    if first is not None and first not in names:
-        close = difflib.get_close_matches(first, names, 1)
-        todo = f"did you mean {close[0]}?" if close else f"it has {', '.join(names)}"
+    if first is not None and first not in REGISTRY:
+        close = difflib.get_close_matches(first, REGISTRY, 1)
+        todo = f"did you mean {close[0]}?" if close else f"it has {', '.join(REGISTRY)}"
         raise Usage("cannot read the command line", f"megascope has no verb {first!r}", todo)
+    # An option before the verb is the parser's own, and its help is of all verbs.
+    parser = _parser(first if argv and argv[0] == first else None)
     args = parser.parse_args(argv)
     if args.verb is None:
         parser.print_help()

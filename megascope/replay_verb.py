@@ -63,8 +63,8 @@ class ReplayVerb:
         from .capture.engines.recorded.output import Output
         from .capture.engines.recorded.recording import Recording
         from .capture.engines.recorded.replay import Replay
+        from .store.reader import Trace
         from .store.tables import SIDE_TABLES
-        from .store.trace import Trace
 
         if not args.program or wanted.NONE in args.program:
             raise Usage("cannot replay", "no program is named", f"say --program {wanted.ALL}, or an object or a query")

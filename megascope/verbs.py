@@ -6,23 +6,24 @@ import argparse
 import importlib
 from typing import Protocol
 
-REGISTRY = (
-    "megascope.capture.capture_verb:Capture",
-    "megascope.capture.verbs:Ls",
-    "megascope.capture.verbs:Now",
-    "megascope.capture.attach_verbs:Attach",
-    "megascope.capture.attach_verbs:Detach",
-    "megascope.capture.attach_verbs:Programs",
-    "megascope.capture.mark_verb:Mark",
-    "megascope.capture.programs.verbs:ProgramVerb",
-    "megascope.replay_verb:ReplayVerb",
-    "megascope.analyze.verbs:Sql",
-    "megascope.analyze.verbs:Schema",
-    "megascope.analyze.report_verb:Report",
-    "megascope.tui.verbs:Tui",
-    "megascope.store.verbs:Check",
-    "megascope.analyze.lint_verb:Lint",
-)
+REGISTRY = {
+    "capture": "megascope.capture.capture_verb:Capture",
+    "ls": "megascope.capture.verbs:Ls",
+    "now": "megascope.capture.verbs:Now",
+    "attach": "megascope.capture.attach_verbs:Attach",
+    "detach": "megascope.capture.attach_verbs:Detach",
+    "programs": "megascope.capture.attach_verbs:Programs",
+    "mark": "megascope.capture.mark_verb:Mark",
+    "program": "megascope.capture.programs.verbs:ProgramVerb",
+    "replay": "megascope.replay_verb:ReplayVerb",
+    "sql": "megascope.analyze.verbs:Sql",
+    "schema": "megascope.analyze.verbs:Schema",
+    "report": "megascope.analyze.report_verb:Report",
+    "tui": "megascope.tui.verbs:Tui",
+    "check": "megascope.store.verbs:Check",
+    "lint": "megascope.analyze.lint_verb:Lint",
+}
+"""Where the verb of each name is, in the order of the help."""
 
 
 class Verb(Protocol):
@@ -35,11 +36,13 @@ class Verb(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
+def verb(name: str) -> Verb:
+    """The verb of that name. Only its own modules are imported."""
+    module, _, of = REGISTRY[name].partition(":")
+    found: Verb = getattr(importlib.import_module(module), of)()
+    return found
+
+
 def verbs() -> list[Verb]:
     """Every verb, in the order of the help."""
-    out: list[Verb] = []
-    for entry in REGISTRY:
-        module, _, name = entry.partition(":")
-        verb: Verb = getattr(importlib.import_module(module), name)()
-        out.append(verb)
-    return out
+    return [verb(name) for name in REGISTRY]

@@ -19,17 +19,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from . import derived, durable, parquet
+from . import derived, durable, heap, parquet
 from .manifest import Manifest
 from .pairing import Derived, Pairer
-from .pairing_rows import NONE
+from .pairing_rows import NONE, Rows
 from .retiring import Retirer
 from .tables import EVENTS, HOOK_BY_NAME, TASKS, WAITS
 from .tiles import TileBuilder
 
 _RETRY_S = 1.0
+_TRIM_ROWS = 1 << 19
+"""Of a part from which deriving leaves enough free memory behind to be worth the milliseconds of giving it back."""
 
-Rows = dict[str, pa.Table]
+Tables = dict[str, pa.Table]
 """By derived table."""
 
 
@@ -47,7 +49,9 @@ class Derivation:
         self._folder, self._manifest, self._on_bytes, self._keep_state = folder, manifest, on_bytes, keep_state
         self._pairer = Pairer(derived.context(folder, manifest.snapshot()))
         self._tiles = TileBuilder()
-        self._made: Rows | None = None
+        self._scratch: Rows = {}
+        """of the columns of a part, from step to step"""
+        self._made: Tables | None = None
         self._unreadable = self._open_waits = self._left_out = 0
 
     def step(self, stream: str, entry: dict[str, Any], *, over: bool = False) -> None:
@@ -59,16 +63,7 @@ class Derivation:
         if self._made is None and over:
             self._made = {}
         if self._made is None:
-            rows = derived.read_part(self._folder / stream / entry["file"], stream, entry)
-            if rows is None:
-                self._unreadable += 1
-                self._made = {}
-            elif stream == EVENTS.name:
-                self._made = self._from_events(self._pairer.feed(rows))
-            else:
-                lost = TileBuilder()
-                self._made = {"tiles": lost.feed(_NO_TASKS, _NO_WAITS, NONE, rows)}
-                self._left_out += lost.left_out
+            self._made = self._make(stream, entry)
         self._write(stream, number, self._made)
 
     def finish(self) -> None:
@@ -82,10 +77,24 @@ class Derivation:
         entry = self._manifest.snapshot().get(derived.KEY) or derived.fresh()
         self._write(EVENTS.name, entry["upto"] + 1, self._made, finished=True)
 
-    def _from_events(self, d: Derived) -> Rows:
+    def _make(self, stream: str, entry: dict[str, Any]) -> Tables:
+        path = self._folder / stream / entry["file"]
+        if stream == EVENTS.name:
+            columns = derived.read_events(path, entry, self._scratch)
+            if columns is not None:
+                return self._from_events(self._pairer.feed(columns))
+        elif (rows := derived.read_part(path, stream, entry)) is not None:
+            lost = TileBuilder()
+            tiles = lost.feed(_NO_TASKS, _NO_WAITS, NONE, rows)
+            self._left_out += lost.left_out
+            return {"tiles": tiles}
+        self._unreadable += 1
+        return {}
+
+    def _from_events(self, d: Derived) -> Tables:
         return {"tasks": d.tasks, "waits": d.waits, "tiles": self._tiles.feed(d.tasks, d.waits, d.frontier)}
 
-    def _write(self, stream: str, number: int, made: Rows, *, finished: bool = False) -> None:
+    def _write(self, stream: str, number: int, made: Tables, *, finished: bool = False) -> None:
         entries = {
             name: parquet.write_derived(self._folder, name, derived.file_name(name, stream, number), rows)
             for name, rows in made.items()
@@ -188,8 +197,7 @@ class Deriver(threading.Thread):
         if self._failed:
             raise self._failed
         while self._waiting:
-            stream, entry = self._waiting[0]
-            self._derivation.step(stream, entry, over=self._is_over(stream, entry))
+            self._step(*self._waiting[0])
             self._waiting.popleft()
         self._derivation.finish()
 
@@ -202,7 +210,7 @@ class Deriver(threading.Thread):
                     return
                 stream, entry = self._waiting[0]
             try:
-                self._derivation.step(stream, entry, over=self._is_over(stream, entry))
+                self._step(stream, entry)
             except OSError:
                 # Most likely a full disk: the events are safe, and the end of the recording tries once more.
                 with self._wake:
@@ -218,6 +226,11 @@ class Deriver(threading.Thread):
                 # Where there is no room for a manifest the parts stay a while longer.
                 with suppress(OSError):
                     self._retirer.step()
+
+    def _step(self, stream: str, entry: dict[str, Any]) -> None:
+        self._derivation.step(stream, entry, over=self._is_over(stream, entry))
+        if stream == EVENTS.name and entry["rows"] >= _TRIM_ROWS:
+            heap.trim()
 
     def _is_over(self, stream: str, entry: dict[str, Any]) -> bool:
         """Whether a part has left a rolling recording's window while it waited."""

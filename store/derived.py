@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from . import durable, spool
 from .errors import Refused
-from .pairing import Context
 from .parquet import BY_NAME, read_side_table
+from .stored import ROW_GROUP
 from .tables import DERIVED, EVENTS, HOOK_BY_NAME, INTERVALS, WORKERS
+
+# Pairing is imported where it is needed: to read a trace that is derived whole is not to pair.
+if TYPE_CHECKING:
+    from .pairing import Context
+    from .pairing_rows import Rows
 
 KEY = "derived"
 """Of the manifest."""
@@ -80,6 +86,8 @@ def is_finished(content: dict[str, Any]) -> bool:
 
 def context(folder: Path, content: dict[str, Any]) -> Context:
     """What pairing must know beside the events; without the workers where their table cannot be read."""
+    from .pairing import Context
+
     entry = content["tables"].get(WORKERS.name)
     try:
         workers = None if entry is None else read_side_table(folder, WORKERS, entry)
@@ -91,14 +99,46 @@ def context(folder: Path, content: dict[str, Any]) -> Context:
 def read_part(path: Path, name: str, entry: dict[str, Any]) -> pa.Table | None:
     """The rows of a sealed part; None when it is not what the manifest's entry says."""
     try:
-        data = durable.read_regular(path, entry["bytes"])
-        if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
-            return None
-        rows = pq.read_table(pa.BufferReader(data), use_threads=False).replace_schema_metadata(None)
+        with _open_part(path, name, entry) as file:
+            rows = file.read(use_threads=False).replace_schema_metadata(None)
         rows.validate(full=True)
     except (OSError, pa.ArrowException, ValueError):
         return None
-    return rows if rows.schema == BY_NAME[name].schema and rows.num_rows == entry["rows"] else None
+    return rows if rows.num_rows == entry["rows"] else None
+
+
+def read_events(path: Path, entry: dict[str, Any], scratch: Rows) -> Rows | None:
+    """The columns of a sealed part of events that pairing works on, in `scratch`; None as `read_part`.
+
+    A row group at a time: as a table a part takes 110 MB, and twice as much while it is read.
+    """
+    from .pairing_rows import columns_of
+
+    try:
+        with _open_part(path, EVENTS.name, entry) as file:
+            columns = columns_of(_batches(file), entry["rows"], scratch)
+    except (OSError, pa.ArrowException, ValueError):
+        return None
+    return columns if len(columns["t"]) == entry["rows"] else None
+
+
+def _open_part(path: Path, name: str, entry: dict[str, Any]) -> pq.ParquetFile:
+    """Raises OSError or ValueError when it is not what the manifest's entry says."""
+    data = durable.read_regular(path, entry["bytes"])
+    if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
+        raise ValueError("it fails its checksum")
+    file = pq.ParquetFile(pa.BufferReader(data))
+    if file.schema_arrow.remove_metadata() != BY_NAME[name].schema or file.metadata.num_rows != entry["rows"]:
+        raise ValueError("it has other columns or rows than declared")
+    return file
+
+
+def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    from .pairing_rows import COLUMNS
+
+    for batch in file.iter_batches(ROW_GROUP, columns=list(COLUMNS), use_threads=False):
+        batch.validate(full=True)
+        yield batch
 
 
 def state_path(folder: Path, file: str) -> Path:

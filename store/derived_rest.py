@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from . import derived
 from .errors import Refused
 from .pairing import Derived, Pairer
-from .pairing_rows import NONE
+from .pairing_rows import NONE, Rows
 from .tables import DERIVED, EVENTS, INTERVALS, TASKS, WAITS
 from .tiles import TileBuilder
 
 if TYPE_CHECKING:
     from .reader import Part, Trace
+
+T = TypeVar("T")
 
 EVENTS_MOST = 16_000_000
 """Events from which a reader derives: about 4 s and 2 GB."""
@@ -30,12 +32,10 @@ _REPAIR = "megascope check --repair"
 
 
 def rest(trace: Trace, state: bytes | None, note: Callable[[str], None]) -> dict[str, pa.Table]:
-    """Rows of `TASKS`, `WAITS` and `TILES` that are in no part of theirs, by name; `note` is told what is left out.
+    """Rows of `TASKS`, `WAITS` and `TILES` that are in no part of theirs, by name, of a trace not derived whole.
 
-    state: what the last step carried over, where it is known.
+    state: what the last step carried over, where it is known. `note` is told what is left out.
     """
-    if trace.is_derived:
-        return {t.name: t.schema.empty_table() for t in DERIVED}
     return _Rest(trace, state, note).run()
 
 
@@ -85,10 +85,11 @@ class _Rest:
     def _pair(self, taken: list[Part], left: list[Part], tail: pa.Table) -> None:
         if self._until is not None:
             self._builder.resume(self._until, self._sealed("tasks"), self._sealed("waits"))
-        for events in self._read(EVENTS.name, taken):
-            self._tiles(self._pairer.feed(events))
-        for events in chain(self._read(EVENTS.name, left), [tail]):
-            self._keep(self._pairer.feed(events))
+        for columns in self._events(taken):
+            self._tiles(self._pairer.feed(columns))
+        for columns in self._events(left):
+            self._keep(self._pairer.feed(columns))
+        self._keep(self._pairer.feed(tail))
         self._keep(self._pairer.finish())
         self._out["tiles"].append(self._builder.finish())
 
@@ -113,11 +114,23 @@ class _Rest:
         late = [p for p in self._trace.parts(name) if p.t_max is not None and p.t_max >= self._until]
         return pa.concat_tables([schema.empty_table(), *self._read(name, late)])
 
+    def _events(self, parts: list[Part]) -> Iterator[Rows]:
+        """The columns of one part after the other, each until the next is asked for."""
+        scratch: Rows = {}
+        return self._sound(EVENTS.name, parts, lambda part: derived.read_events(part.path, _entry(part), scratch))
+
     def _read(self, name: str, parts: list[Part]) -> Iterator[pa.Table]:
-        """One part after the other; what is not as it was sealed is left out."""
+        """One part after the other."""
+        return self._sound(name, parts, lambda part: derived.read_part(part.path, name, _entry(part)))
+
+    def _sound(self, name: str, parts: list[Part], read: Callable[[Part], T | None]) -> Iterator[T]:
+        """What is not as it was sealed is left out."""
         for part in parts:
-            entry = {"rows": part.rows, "bytes": part.bytes, "crc32": part.crc32}
-            if (rows := derived.read_part(part.path, name, entry)) is None:
+            if (rows := read(part)) is None:
                 self._note(f"{name}/{part.path.name} was left out: it cannot be read ({part.rows} rows)")
             else:
                 yield rows
+
+
+def _entry(part: Part) -> dict[str, Any]:
+    return {"rows": part.rows, "bytes": part.bytes, "crc32": part.crc32}

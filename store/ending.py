@@ -64,6 +64,7 @@ class Ending:
 
         self._manifest.commit(change)
         self._deriver.stop()
+        self._sealer.let_go()
         if whole and _has_room(self._deriver.finish) and (self._retirer is None or _has_room(self._retirer.finish)):
             shutil.rmtree(self._path / spool.FOLDER, ignore_errors=True)
 

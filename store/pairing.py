@@ -23,7 +23,7 @@ from . import pairing_state
 from .pairing_frontier import LAG_NS, Frontier
 from .pairing_match import GRACE_NS
 from .pairing_open import OPEN_MOST
-from .pairing_rows import NONE, Events, from_table, to_table
+from .pairing_rows import NONE, Events, Rows, columns_of, from_table, to_table
 from .pairing_tasks import HELD_MOST, TaskCounts, TaskPairer
 from .pairing_waits import WaitCounts, WaitPairer
 from .tables import EVENTS, HOOK_BY_NAME, HOOKS
@@ -84,10 +84,15 @@ class Pairer:
         """All events before this time have been fed, in ns."""
         return self._frontier.t
 
-    def feed(self, events: pa.Table) -> Derived:
-        """One part in: rows of `EVENTS`, each worker's in order of seq. Raises ValueError for another schema."""
-        if not events.schema.equals(EVENTS.schema):
-            raise ValueError("events in another schema than EVENTS")
+    def feed(self, events: pa.Table | Rows) -> Derived:
+        """One part in: rows of `EVENTS`, or columns of them by `columns_of`, each worker's in order of seq.
+
+        Columns may be overwritten after that; nothing is kept of them. Raises ValueError for another schema.
+        """
+        if isinstance(events, pa.Table):
+            if not events.schema.equals(EVENTS.schema):
+                raise ValueError("events in another schema than EVENTS")
+            events = columns_of(events.to_batches(), events.num_rows)
         columns = Events(events)
         self._frontier.see(columns.part["worker"], columns.part["t"])
         return Derived(self._tasks.feed(columns), self._waits.feed(columns), self._frontier.t)

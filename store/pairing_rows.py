@@ -7,7 +7,7 @@ gathered once, for the rows that came out. A row that stands for several consecu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,9 @@ DTYPES: dict[str, Any] = {
 _ARROW = {np.int64: pa.int64(), np.int32: pa.int32(), np.int16: pa.int16()}
 SCHEMA = pa.schema([pa.field(n, _ARROW[d], nullable=False) for n, d in DTYPES.items()])
 _NULL = {"since_ns": NONE, "aux": 0}
+COLUMNS = (*DTYPES, "flags")
+"""The columns of `EVENTS` that pairing reads."""
+_TYPES: dict[str, Any] = DTYPES | {"flags": np.int16}
 
 
 def nothing() -> Rows:
@@ -72,22 +75,40 @@ def from_table(table: pa.Table) -> Rows:
     return {n: table[n].to_numpy().astype(d) for n, d in DTYPES.items()}
 
 
-class Events:
-    """A part of the events, in the schema of `EVENTS`, and the rows carried over to it.
+def columns_of(batches: Iterable[pa.RecordBatch], rows: int, scratch: Rows | None = None) -> Rows:
+    """`COLUMNS` of batches of `EVENTS`, which have at most `rows` rows, end to end.
 
-    A range row's `tile` is a count, so its coordinates are not known: -1.
+    Batches are taken one by one, so that no more than one of them is held beside the result. `scratch` keeps the
+    memory from one call to the next; the last result is then overwritten.
+    """
+    columns = {} if scratch is None else scratch
+    if "t" not in columns or len(columns["t"]) < rows:
+        columns.clear()
+        columns |= {n: np.empty(rows, _TYPES[n]) for n in COLUMNS}
+    at = 0
+    for batch in batches:
+        end = at + batch.num_rows
+        for name in COLUMNS:
+            columns[name][at:end] = _values(batch.column(name), name)
+        at = end
+    return {name: column[:at] for name, column in columns.items()}
+
+
+class Events:
+    """A part of the events, as `columns_of` gives it, and the rows carried over to it.
+
+    A range row's `tile` is a count, so its coordinates are not known: -1, in the columns given.
     """
 
-    def __init__(self, part: pa.Table | None, carried: Rows | None = None) -> None:
-        self.part = nothing() if part is None else {n: _column(part, n) for n in DTYPES}
+    def __init__(self, part: Rows | None, carried: Rows | None = None) -> None:
+        self.part = nothing() if part is None else {n: part[n] for n in DTYPES}
         self.count = len(self.part["t"])
         self._ranged: I64 = np.empty(0, np.int64)
         self._counts: I64 = np.empty(0, np.int64)
         if part is not None:
-            self._ranged = np.flatnonzero(part["flags"].to_numpy() & FLAG_RANGE)
+            self._ranged = np.flatnonzero(part["flags"] & FLAG_RANGE)
         if len(self._ranged):
             self._counts = np.maximum(self.part["tile"][self._ranged], 1)
-            self.part["tile"] = self.part["tile"].copy()
             self.part["tile"][self._ranged] = -1
         self.carry(carried or nothing())
 
@@ -170,8 +191,7 @@ def order_of(values: I64) -> I64:
     return packed & ((1 << bits) - 1)
 
 
-def _column(part: pa.Table, name: str) -> Array:
-    column: Any = part[name]
+def _values(column: Any, name: str) -> Array:
     if name in _NULL:
         column = pc.fill_null(column, pa.scalar(_NULL[name], pa.int64()))
     values: Array = column.to_numpy()

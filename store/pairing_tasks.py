@@ -52,6 +52,11 @@ class TaskPairer:
 
     def feed(self, events: Events) -> pa.Table:
         """The tasks that this part decides, as `TASKS`. The frontier has seen the part."""
+        found, groups = self._put_together(events)
+        return self._decide(events, found, groups, last=False)
+
+    def _put_together(self, events: Events) -> tuple[Records, Groups]:
+        """Records of a part's rows and of those that were carried over to it, and their identities."""
         found = [events.of_hook(h) for h in TASK_HOOKS]
         self.counts.impossible_ranges += sum(impossible for _, _, impossible in found)
         held = self.held
@@ -69,15 +74,14 @@ class TaskPairer:
             (np.concatenate([places, more]), np.concatenate([code, more_codes]))
             for (places, _, _), code, (more, more_codes) in zip(found, parts, behind, strict=False)
         ]
-        return self._decide(events, entries, groups, last=False)
+        return match(events, entries, groups.size), groups
 
     def finish(self) -> pa.Table:
         """All tasks that are left, whatever of them is missing."""
         events, entries, groups = _alone(join([self.held, self.open.take_all()]))
-        return self._decide(events, entries, groups, last=True)
+        return self._decide(events, match(events, entries, groups.size), groups, last=True)
 
-    def _decide(self, events: Events, entries: list[Entries], groups: Groups, *, last: bool) -> pa.Table:
-        found = match(events, entries, groups.size)
+    def _decide(self, events: Events, found: Records, groups: Groups, *, last: bool) -> pa.Table:
         self.counts.duplicates += found.duplicates
         if last:
             decided = np.ones(len(found.done), np.bool_)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import durable, map_streams, spool, stored
@@ -169,6 +168,8 @@ def time_range(name: str, rows: pa.Table) -> tuple[int | None, int | None]:
         if not len(tile):
             return None, None
         return int((tile << level).min()), int((tile + rows["span"].to_numpy() << level).max())
+    import pyarrow.compute as pc  # which takes its time to import, and readers do without
+
     columns = _DERIVED_TIMES.get(name)
     begin, end = TIMES.get(name, _MAP_TIMES)
     begins, ends = (columns, columns) if columns else ((begin,), (end,))
@@ -212,7 +213,8 @@ def read_side_table(folder: Path, table: Table, entry: dict[str, Any]) -> pa.Tab
         data = durable.read_regular(file, min(entry["bytes"], _TABLE_BYTES))
         if (len(data), zlib.crc32(data)) != (entry["bytes"], entry["crc32"]):
             raise OSError(0, "it fails its checksum")
-        rows = pq.read_table(pa.BufferReader(data))
+        with pq.ParquetFile(pa.BufferReader(data)) as parquet:
+            rows = parquet.read(use_threads=False)
     except (OSError, pa.ArrowException, ValueError) as error:
         why = (getattr(error, "strerror", None) or str(error)).splitlines()[0]
         raise Refused(what, f"tables/{entry['file']}: {why}", todo) from None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import derived, derived_rest, durable, manifest, map_streams, parquet, retention, snapshot, spool
+from . import derived, durable, manifest, map_streams, parquet, retention, snapshot, spool
 from .errors import Refused
 from .snapshot import Snapshot
 from .tables import KEPT_TABLES, LOSS, Table
@@ -122,6 +122,10 @@ class Trace:
         events (4 s and 2 GB on one core); beyond, they are left out with a note.
         """
         if stream in derived.NAMES:
+            if self.is_derived:
+                return parquet.BY_NAME[stream].schema.empty_table()
+            from . import derived_rest  # and all of pairing, which a trace that is derived whole does without
+
             with self._rest_lock:
                 if self._rest is None:
                     self._rest = derived_rest.rest(self, self._snapshot.carried(), self._note)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from . import retention, spool, stored
+from . import heap, retention, spool, stored
 from .manifest import Manifest
 from .parquet import Sealed, last_of_each, part_path, table_of, write_part, write_side_table
 from .retiring import Retirer
@@ -182,6 +182,11 @@ class Sealer(threading.Thread):
             self._wake.notify()
         if self.is_alive():
             self.join()
+
+    def let_go(self) -> None:
+        """Give up the memory that sealing keeps from part to part, after the last one."""
+        self._scratch.clear()
+        heap.trim()
 
     def groups(self, stream: str, files: list[spool.SpoolFile], *, last: bool) -> Iterator[list[spool.SpoolFile]]:
         """See `groups`."""

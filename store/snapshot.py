@@ -44,7 +44,8 @@ class Snapshot:
                 break
             taken.close()
             time.sleep(0.001 * attempt)
-            taken = cls._try(path, again)
+            # Not `again`: it may be old by now, and of a fast recording would be at every attempt.
+            taken = cls._try(path, manifest.read(path))
         return taken
 
     @classmethod
@@ -92,7 +93,8 @@ def _open_spool(path: Path, content: dict[str, Any], notes: list[str]) -> dict[s
             try:
                 f = spool.scan(folder / name, content["id"], keep_open=rows <= TAIL_BYTES // ROW_BYTES)
             except OSError as error:
-                notes.append(f"{spool.FOLDER}/{name} was left out: {error.strerror}")
+                if not _is_begun(folder / name):
+                    notes.append(f"{spool.FOLDER}/{name} was left out: {error.strerror}")
                 continue
             rows += f.rows
             files.insert(0, f)
@@ -100,6 +102,14 @@ def _open_spool(path: Path, content: dict[str, Any], notes: list[str]) -> dict[s
             notes.append(f"{spool.FOLDER}: {missing} files of {stream} are missing")
         out[stream] = files
     return out
+
+
+def _is_begun(data: Path) -> bool:
+    """Is this a file that its writer is about to create, of which only the sums are there, and promise nothing?"""
+    try:
+        return not data.exists() and data.with_suffix(spool.SUMS).stat().st_size == 0
+    except OSError:
+        return False
 
 
 def is_folder(path: Path) -> bool:

@@ -51,7 +51,7 @@ class Tui:
 def _check(source: object) -> None:
     """Refuse what cannot be browsed before the screen changes."""
     from ..capture import control
-    from ..store.trace import Trace
+    from ..store.reader import Trace
     from .model import Source
 
     assert isinstance(source, Source)

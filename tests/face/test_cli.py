@@ -97,6 +97,23 @@ def test_headless_verbs_import_neither_a_screen_nor_cuda(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
 
 
+def test_a_verb_imports_no_other_verbs_modules(tmp_path: Path) -> None:
+    for verb, others in (
+        (["sql", SAMPLE, "SELECT 1"], ("megascope.capture", "megascope.tui", "megascope.store.pairing")),
+        (["check", SAMPLE], ("megascope.capture", "megascope.analyze", "duckdb")),
+        (["ls"], ("megascope.analyze", "megascope.tui", "duckdb", "lark", "llvmlite", "numba")),
+        (["schema"], ("megascope.capture", "megascope.tui", "lark", "llvmlite", "numba", "polars")),
+    ):
+        code = (
+            "import sys; from megascope.__main__ import run\n"
+            f"run({verb!r})\n"
+            f"bad = [m for m in sys.modules for o in {others!r} if m == o or m.startswith(o + '.')]\n"
+            "assert not bad, bad"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (verb, done.stderr)
+
+
 def test_a_demo_is_recorded_checked_and_asked(tmp_path: Path) -> None:
     recorded = run("capture", "demo:steps=200,workers=8", "-o", "a.mscope", cwd=tmp_path)
     assert recorded.returncode == 0, recorded.stderr

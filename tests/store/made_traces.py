@@ -94,15 +94,21 @@ def record(path: Path, rows: int, *, batch: int = 100, finish: bool = True, **op
     return w
 
 
+def read_part(path: Path) -> pa.Table:
+    """The rows of a part of a few hundred rows, for which no threads are worth starting."""
+    with pq.ParquetFile(path) as file:
+        return file.read(use_threads=False).replace_schema_metadata(None)
+
+
 def all_events(trace: Trace) -> pa.Table:
     """Sealed and spooled events together, as a reader sees them."""
-    parts = [pq.read_table(p.path).replace_schema_metadata(None) for p in trace.verified("events")]
+    parts = [read_part(p.path) for p in trace.verified("events")]
     return pa.concat_tables([EVENTS.schema.empty_table(), *parts, trace.tail("events")])
 
 
 def all_of(trace: Trace, name: str) -> pa.Table:
     """Sealed rows of a derived table and those that are derived while reading, as a reader sees them."""
-    parts = [pq.read_table(p.path).replace_schema_metadata(None) for p in trace.verified(name)]
+    parts = [read_part(p.path) for p in trace.verified(name)]
     return pa.concat_tables([parquet.BY_NAME[name].schema.empty_table(), *parts, trace.tail(name)])
 
 

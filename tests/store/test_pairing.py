@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from megascope.store.errors import Refused
 from megascope.store.pairing import Context, Derived, Pairer
+from megascope.store.pairing_rows import columns_of
 from megascope.store.tables import EVENTS, FLAG_RANGE, HOOK_BY_NAME, REQUEST_SET_BIT, SINCE_MAX, TASKS, WAITS
 
 Row = dict[str, Any]
@@ -201,6 +202,21 @@ def test_goes_on_from_its_state(rows: list[Row], seed: int) -> None:
     pairer = Pairer(context, lag_ns=LAG)
     pairer.restore(state)
     assert pairer.finish() == expected[-1]
+
+
+@given(recordings(), st.integers(0, 1 << 32))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_nothing_is_kept_of_the_columns_that_are_fed(rows: list[Row], seed: int) -> None:
+    """Columns in memory that is overwritten after every part, from batches of any size, give what a table gives."""
+    rng = random.Random(seed)
+    parts = cut(arrived(rows, rng), rng, 5)
+    pairer, scratch, out = Pairer(Context(np.arange(WORKERS)), lag_ns=LAG), dict[str, Any](), list[Derived]()
+    for given_rows in parts:
+        batches = part(given_rows).combine_chunks().to_batches(max_chunksize=rng.randrange(1, 9))
+        out.append(pairer.feed(columns_of(batches, len(given_rows), scratch)))
+        for column in scratch.values():
+            column.fill(-7)
+    assert [*out, pairer.finish()] == pair(parts)
 
 
 @given(recordings())

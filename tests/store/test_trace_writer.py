@@ -140,6 +140,19 @@ def test_a_snapshot_outlives_the_sealing_of_its_spool(tmp_path: Path) -> None:
     assert (again.state, again.tail("events").num_rows, again.parts("events")[0].rows) == ("sealed", 0, 130)
 
 
+def test_a_spool_file_that_has_only_begun_is_not_missed(tmp_path: Path) -> None:
+    """Its writer creates the sums first; without any sum in them nothing of it is lost."""
+    path = tmp_path / "a.mscope"
+    record(path, 150, finish=False).close()
+    last = max((path / "spool").glob("events-*.sums"))
+    begun = last.with_name(f"events-{int(last.stem[-6:]) + 1:06d}.sums")
+    before = Trace.open(path).notes
+    begun.touch()
+    assert Trace.open(path).notes == before
+    begun.write_bytes(last.read_bytes()[:32])
+    assert any(f"{begun.stem}.arrows was left out" in note for note in Trace.open(path).notes)
+
+
 def test_tail_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     w = record(tmp_path / "a.mscope", 190, batch=10, finish=False)
     monkeypatch.setattr(snapshot, "TAIL_BYTES", 128 * 60)

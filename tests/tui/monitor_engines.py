@@ -14,12 +14,12 @@ from tui_recordings import HOST, SMALL
 from megascope.capture import attaching, session
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.engines.host.spec import parse_spec
 from megascope.capture.programs import standard
 from megascope.capture.programs.execution import Limits
 from megascope.capture.programs.program import Program
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.capture.session import Session
 

@@ -133,7 +133,6 @@ class HostEngine:
         patience = Patience(lambda: stop() or sink.stopped)
         monitors = self._monitors = Monitors(self._sim, self._account, self._programs, sink, patience)
         monitors.serve()
-        monitors.asked = False
         while hold and not monitors.asked and not patience.stopping():
             sink.show(np.zeros((len(self.monitor), Worker.WORDS), np.int64), T_ZERO, 0, T_ZERO // self.epoch_ns)
             time.sleep(NAP_S)

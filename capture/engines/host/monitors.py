@@ -117,7 +117,8 @@ class Monitors:
         wanted = sink.wanted()
         if wanted is not None:
             mask, commit = wanted
-            self.asked = True
+            # A segment begins with commit 0, which asks for nothing; a drainer may have asked before this first look.
+            self.asked |= commit != 0
             now = self._now()
             self._cut(now, patient=False)
             self._account.recorder.sync(now.lost)

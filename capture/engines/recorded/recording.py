@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from ....store.errors import Refused
 from ....store.manifest import slot_of
+from ....store.reader import Trace
 from ....store.tables import HOOK_BY_NAME, MAX_WORKERS, WORKERS
-from ....store.trace import Trace
 from ...programs.execution import HOOK_SLOTS
 
 I64 = NDArray[np.int64]

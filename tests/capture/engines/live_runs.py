@@ -12,13 +12,13 @@ from host_runs import spec_of
 
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine, Result
-from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.engines.recorded.output import Output
 from megascope.capture.engines.recorded.recording import Recording, rows_of
 from megascope.capture.engines.recorded.replay import Replay
 from megascope.capture.programs.execution import Limits
 from megascope.capture.programs.program import Program
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.capture.session import Session
 from megascope.store.tables import RECORDER

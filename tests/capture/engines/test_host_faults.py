@@ -15,10 +15,10 @@ from megascope.capture.engines.faults import FOREVER, KINDS, Fault, Faults, Inje
 from megascope.capture.engines.graph import SHORT_NS, Op
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.engines.model import Model
 from megascope.capture.engines.serving import Serving
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.store.errors import Usage
 

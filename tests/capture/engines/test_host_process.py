@@ -17,12 +17,16 @@ import pytest
 from host_runs import SHAPES, SMALL, shape, spec_of
 
 from megascope.capture.engines.host import engine_command, parse_spec
-from megascope.capture.engines.host.engine import T_ZERO
+from megascope.capture.engines.host.__main__ import layout_of
+from megascope.capture.engines.host.engine import T_ZERO, HostEngine
 from megascope.capture.segment.drain import RingReader
+from megascope.capture.segment.lease import Lease
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.summaries import SummaryReader
 from megascope.capture.segment.told import HostRingReader
 from megascope.capture.segment.words import Control, State, Summary
+from megascope.capture.segment.writer import SegmentWriter
 from megascope.store.errors import Refused, Usage
 from megascope.store.tables import EVENT_ROW
 
@@ -283,3 +287,17 @@ def test_a_file_that_exists_is_left_alone(spawn: Spawn, tmp_path: Path) -> None:
     assert (tmp_path / "s").read_text() == "mine"
     with pytest.raises(Refused):
         SegmentReader.open(tmp_path / "s")
+
+
+def test_a_recorder_that_asks_before_the_engine_first_looks_is_heard(tmp_path: Path) -> None:
+    engine = HostEngine(spec_of(SMALL + ",steps=2"))
+    engine.load()
+    path, end = tmp_path / "a.mseg", time.monotonic() + ENOUGH_S / 6
+    about = {"kind": "host", "params": {}, "perturbation": {}}
+    with (
+        SegmentWriter.create(path, layout_of(engine.spec), side_tables=engine.tables(), engine=about) as writer,
+        SegmentReader.open(path, write=True) as segment,
+    ):
+        Lease(segment).record(segment.layout.exported)
+        result = engine.run(SegmentSink(writer), lambda: time.monotonic() > end, hold=True)
+    assert result.steps == 2

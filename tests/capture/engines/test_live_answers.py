@@ -18,7 +18,6 @@ from megascope.analyze.session import Session as Analysis
 from megascope.capture import attaching
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
-from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.live_answers import LiveAnswers
 from megascope.capture.programs import language
 from megascope.capture.programs.execution import Limits
@@ -27,6 +26,7 @@ from megascope.capture.programs.maps import Map, MapKind
 from megascope.capture.segment.exports import exports_of
 from megascope.capture.segment.map_ring import Span, encode, records
 from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.writer import SegmentWriter
 from megascope.capture.session import Session
 from megascope.store.check import check
