@@ -7,12 +7,12 @@ import difflib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from . import __version__
 from .store.errors import EXIT_MEANING, Exit, MegascopeError, Usage
-from .verbs import REGISTRY, verb, verbs
+from .verbs import REGISTRY, verb
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,8 +22,8 @@ class _Parser(argparse.ArgumentParser):
         raise Usage(f"cannot read the command line of {self.prog}", message, f"see {self.prog} --help")
 
 
-def _parser(asked: str | None) -> _Parser:
-    """A parser of one verb, or of all for the help: a verb brings its modules, and none waits for another's."""
+def _parser(names: Iterable[str]) -> _Parser:
+    """A parser of the verbs of these names: a verb brings its modules, and none waits for another's."""
     codes = ", ".join(f"{code.value} {meaning}" for code, meaning in EXIT_MEANING.items())
     parser = _Parser(
         prog="megascope",
@@ -32,7 +32,7 @@ def _parser(asked: str | None) -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"megascope {__version__}")
     choices = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
-    for one in verbs() if asked is None else [verb(asked)]:
+    for one in map(verb, names):
         text = type(one).__doc__ or ""
         sub = choices.add_parser(
             one.name,
@@ -56,7 +56,8 @@ def run(argv: Sequence[str]) -> int:
         todo = f"did you mean {close[0]}?" if close else f"it has {', '.join(REGISTRY)}"
         raise Usage("cannot read the command line", f"megascope has no verb {first!r}", todo)
     # An option before the verb is the parser's own, and its help is of all verbs.
-    parser = _parser(first if argv and argv[0] == first else None)
+    ahead = argv[0] if argv else ""
+    parser = _parser([ahead] if ahead in REGISTRY else [] if ahead == "--version" else REGISTRY)
     args = parser.parse_args(argv)
     if args.verb is None:
         parser.print_help()

@@ -165,7 +165,7 @@ struct Changing {
 
   MS_DEVICE bool stays(const Watched& w) const { return step == SWITCH_WORKERS && !w.over; }
 
-  /// After a look at the records of a worker that stays: whether it has taken its turn. Of one that has left no turn comes.
+  /// After a look at the records of a worker that stays: whether it has taken its turn. One that has left takes none.
   MS_DEVICE bool takes_turn(Watched& w) const {
     w.until = w.queue.taken_over();
     if (w.until || w.queue.left()) w.cut_early();

@@ -86,7 +86,8 @@ struct ExportWriter {
     const u32 lane = lane_id();
     u64* h = buffer + used;
     if (lane == 0) {
-      store_host(h + SLICE_WORDS, (words + SLICE_HEADER) | static_cast<u64>(place) << 32 | static_cast<u64>(what) << 40);
+      const u64 of = static_cast<u64>(place) << 32 | static_cast<u64>(what) << 40;
+      store_host(h + SLICE_WORDS, of | (words + SLICE_HEADER));
       store_host(h + SLICE_PROGRAM, program | static_cast<u64>(worker) << 32);
       store_host(h + SLICE_T_BEGIN, b.closed_from);
       store_host(h + SLICE_T_END, b.closed_to);

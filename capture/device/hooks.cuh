@@ -1,6 +1,6 @@
 // Firing hooks, in four builds of one interface: compiled out, through the queues of queue.cuh in shared or in device
-// memory, and as a compiler-native profiler would. A block has two workers: the compute worker (thread 0 of the compute threads) and
-// the scheduler worker (a warp, which fires for up to 32 things at once).
+// memory, and as a compiler-native profiler would. A block has two workers: the compute worker (thread 0 of the compute
+// threads) and the scheduler worker (a warp, which fires for up to 32 things at once).
 #pragma once
 #include "segment.cuh"
 #include "queue.cuh"
@@ -53,8 +53,8 @@ struct NowRecord {
   MS_DEVICE void leave() const { store_host(line + MS_WORKER_NOW_T, 0); }
 };
 
-/// What a wait is for: the task's dependency (or work, without a task), the iteration's end, or the arrival of what peers
-/// send to a task that receives.
+/// What a wait is for: the task's dependency (or work, without a task), the iteration's end, or the arrival of what
+/// peers send to a task that receives.
 enum Awaited : u32 { FOR_DEP = 0, FOR_END = 1, FOR_ARRIVAL = 2 };
 
 /// The compute worker's hooks. refresh, start, done and complete may be called by all threads of the block together:
@@ -137,7 +137,8 @@ struct ComputeHooks {
   /// waited for.
   MS_DEVICE void ready(u32 first, u32 count, u32 iteration, u32 releaser) {
     const u32 range = count > 1 ? MS_FLAG_RANGE : 0;
-    if (out.wants(MS_HOOK_READY)) out.push(MS_HOOK_READY, device_time_low(), first, iteration, releaser, count, range, 0);
+    if (out.wants(MS_HOOK_READY))
+      out.push(MS_HOOK_READY, device_time_low(), first, iteration, releaser, count, range, 0);
   }
   /// By one worker of the kernel. flags: MS_STEP_BEGINS or MS_STEP_ENDS; began: the time of the former.
   MS_DEVICE void step(u32 iteration, u64 began, u32 flags) {

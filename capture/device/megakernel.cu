@@ -1,5 +1,6 @@
 // The decode step of a transformer, dense or with a mixture of experts, as one persistent kernel: a block per
-// multiprocessor, many iterations per launch. Tensor-parallel ranks are groups of blocks. Threads 0 to 127 compute (thread 0 is the compute worker), the next warp schedules, the last one monitors.
+// multiprocessor, many iterations per launch. Tensor-parallel ranks are groups of blocks. Threads 0 to 127 compute
+// (thread 0 is the compute worker), the next warp schedules, the last one monitors.
 #include "megascope.cuh"
 #include "operators.cuh"
 #include "scheduler.cuh"

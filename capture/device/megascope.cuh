@@ -3,10 +3,11 @@
 //
 //   MS_HOOKS_QUEUE    a monitor warp of MONITOR_THREADS in every block, behind the kernel's own threads, which must not
 //                     use __syncthreads() after `open`, but counted barriers; sizeof(Scope) bytes of shared memory
-//   MS_HOOKS_DEVICE   neither; the kernel `monitors` is launched before, as many blocks of 32 threads as watch all workers
+//   MS_HOOKS_DEVICE   neither; the kernel `monitors` is launched before, as many blocks of 32 threads as it takes to
+//                     watch all workers
 //   MS_HOOKS_NONE     nothing at all
-// The hooks use no barrier. A monitor takes up to 240 registers a thread; the launch bounds of a block that hosts one must
-// leave them.
+// The hooks use no barrier. A monitor takes up to 246 registers a thread; the launch bounds of a block that hosts one
+// must leave them.
 #pragma once
 #include "hooks.cuh"
 #include "monitor.cuh"

@@ -250,7 +250,8 @@ struct Monitor : Changing {
 
   MS_DEVICE bool due_shared(const Running& r) const {
     u32 least = 0xffffffff;
-    for (u32 m = lane_id(); m < segment.monitors; m += 32) least = min(least, load_acquire_device(&segment.progress[m].epochs));
+    for (u32 m = lane_id(); m < segment.monitors; m += 32)
+      least = min(least, load_acquire_device(&segment.progress[m].epochs));
     least = __reduce_min_sync(FULL_WARP, least);
     u32 done = static_cast<u32>(r.vm.arena[PART_CLOSED] + r.vm.arena[PART_KEPT]);
     return static_cast<int>(least - done) > 0;

@@ -1,9 +1,9 @@
 // Programs on the device: how one comes in, and what is kept of it beside its maps.
 //
-// The engine's host side verifies a program, renders it for the VM and asks for one change at a time, by words in pinned
-// host memory (ChangeWord). The elected monitor copies the program's words into device memory, checks them there, makes
-// the shared part of its maps ready, and publishes the change's number; every monitor then makes its own workers' parts
-// ready, cuts their intervals and goes over to it between two batches (monitor.cuh).
+// The engine's host side verifies a program, renders it for the VM and asks for one change at a time, by words in
+// pinned host memory (ChangeWord). The elected monitor copies the program's words into device memory, checks them
+// there, makes the shared part of its maps ready, and publishes the change's number; every monitor then makes its own
+// workers' parts ready and goes over to it, worker by worker (changes.cuh).
 //
 //   Change, and a program's words    written by the elected monitor, before it publishes the number (device fence)
 //   a worker's part and Book         written by that worker's monitor alone

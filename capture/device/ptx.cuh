@@ -1,6 +1,6 @@
 // The few instructions that C++ cannot say: clocks, counted barriers, loads and stores of a stated width and scope, and
-// memory of a block. No other file has any, so that with another one in this one's place (tests/simt/ptx.cuh) the device
-// code runs on a CPU.
+// memory of a block. No other file has any, so that with another one in this one's place (tests/simt/ptx.cuh) the
+// device code runs on a CPU.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -246,7 +246,7 @@ MS_DEVICE u32 add_system(u32* p, u32 v) {
 
 /// v, where 0 stands.
 MS_DEVICE void set_once_system(u32* p, u32 v) {
-  asm volatile("{ .reg .b32 before; atom.relaxed.sys.global.cas.b32 before, [%0], 0, %1; }" ::"l"(p), "r"(v) : "memory");
+  asm volatile("{ .reg .b32 old; atom.relaxed.sys.global.cas.b32 old, [%0], 0, %1; }" ::"l"(p), "r"(v) : "memory");
 }
 
 /// Everything that this thread has seen or written before is visible in the device before what it writes after; and
@@ -281,7 +281,7 @@ MS_DEVICE u8 load_host(const u8* p) {
   return static_cast<u8>(v);
 }
 
-/// The same in all 32 lanes, read by one of them: a read of host memory is a round trip over PCIe for each lane that asks.
+/// The same in all 32 lanes, read by one of them: a read of host memory is a round trip over PCIe for each that asks.
 template <class T>
 MS_DEVICE T warp_load_host(const T* p) {
   T v = 0;

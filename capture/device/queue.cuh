@@ -163,7 +163,7 @@ struct Producer {
                            u32 arg2) {
     u32 who = __ballot_sync(FULL_WARP, active), n = __popc(who), rank = __popc(who & lanes_below());
     if (n == 0) return;
-    t = __shfl_sync(FULL_WARP, t, 0);  // lanes that have diverged read the timer apart, and a worker's time never goes back
+    t = __shfl_sync(FULL_WARP, t, 0);  // lanes that have diverged read the timer apart; a worker's time never goes back
     if (enqueued + n - tail > SLOTS)  // one value for the warp
       tail = __shfl_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, tail)), 0);
     u32 room = min(n, SLOTS - (enqueued - tail));
@@ -239,7 +239,7 @@ struct Consumer {
     next = 1;
   }
 
-  /// Up to 32 records, or 16 where each may hold two events; lanes in order of seq. The slots stay ours until `release`.
+  /// Up to 32 records, or 16 where each may hold two events; lanes in order of seq. The slots are ours until `release`.
   /// until: none from that seq on, if not 0.
   MS_DEVICE Taken take(Record& r, u64 until = 0) const {
     Address slot = slots + ((taken + (lane_id() >> pairs)) & last) * 32;

@@ -1,6 +1,6 @@
-// What hooks and monitors know of the kernel that they are part of: where its segment is, what they keep in device memory,
-// and the tables by which a monitor completes a record to a row. The host writes it once, before the launch. Mirrored
-// field by field by capture/engines/cuda/parameters.py, whose test reads this file.
+// What hooks and monitors know of the kernel that they are part of: where its segment is, what they keep in device
+// memory, and the tables by which a monitor completes a record to a row. The host writes it once, before the launch.
+// Mirrored field by field by capture/engines/cuda/parameters.py, whose test reads this file.
 #pragma once
 #include "hooks_abi.cuh"
 #include "ptx.cuh"

@@ -41,8 +41,8 @@ MS_DEVICE bool vm_prepare(const VmAttached& a, u64* part, bool shared, u64& from
   return true;
 }
 
-/// Whether a closed epoch is still being exported. One answer for all lanes, and none of them changes it before all have
-/// asked: a lane that runs ahead would otherwise decide differently from those that look after it has gone on.
+/// Whether a closed epoch is still being exported. One answer for all lanes, and none changes it before all have asked:
+/// those that look after a lane has run ahead would otherwise decide differently.
 MS_DEVICE bool vm_exporting(const u64* part) {
   Lanes<bool> does;
   MS_LANES(lane) does[lane] = part[PART_EXPORT] != 0;

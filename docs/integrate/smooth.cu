@@ -1,5 +1,5 @@
-// A persistent kernel with a static schedule that hosts its monitor warps. Every iteration scales all tiles of x into y,
-// then blends each with its neighbours back into x. Block b runs tasks b + 1, b + 1 + gridDim.x, …
+// A persistent kernel with a static schedule that hosts its monitor warps. Every iteration scales all tiles of x into
+// y, then blends each with its neighbours back into x. Block b runs tasks b + 1, b + 1 + gridDim.x, …
 #include "megascope.cuh"
 using namespace ms;
 
@@ -7,9 +7,10 @@ constexpr u32 THREADS = 128, TILES = 96;      // tasks 1 … 96 scale a tile eac
 enum Dep : u32 { SCALED = 1, BLENDED = 2 };   // each wants TILES releases; BLENDED ends the iteration
 struct Shared { u32 begun, count[3]; };       // of all blocks; zero before a launch
 
-/// Thread 0: until *word reaches goal; false at the deadline. task 0: the worker has none before an iteration has ended (dep
-/// BLENDED) or the first has begun (dep 0).
-MS_DEVICE bool await(ComputeHooks& hooks, const Shared& all, const u32* word, u32 goal, u32 task, u32 i, u32 dep, u64 end) {
+/// Thread 0: until *word reaches goal; false at the deadline. task 0: the worker has none before an iteration has ended
+/// (dep BLENDED) or the first has begun (dep 0).
+MS_DEVICE bool await(ComputeHooks& hooks, const Shared& all, const u32* word, u32 goal, u32 task, u32 i, u32 dep,
+                     u64 end) {
   if (load_acquire_device(word) >= goal) return true;
   hooks.wait(task, i, dep, dep ? min(load_device(&all.count[dep]) - i * TILES, TILES - 1) : 0, dep ? TILES : 1);
   while (load_acquire_device(word) < goal) {

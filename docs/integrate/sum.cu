@@ -1,6 +1,6 @@
-// A persistent kernel that keeps to plain __syncthreads() and gives its monitors neither a warp nor shared memory. Every
-// iteration adds up a binary tree: nodes 1 … 64 each a tile of x, nodes 65 … 127 their two children, the last the total.
-// Blocks take nodes in order, by ticket.
+// A persistent kernel that keeps to plain __syncthreads() and gives its monitors neither a warp nor shared memory.
+// Every iteration adds up a binary tree: nodes 1 … 64 each a tile of x, nodes 65 … 127 their two children, the last the
+// total. Blocks take nodes in order, by ticket.
 #include "megascope.cuh"
 using namespace ms;
 
@@ -25,7 +25,7 @@ MS_DEVICE bool await(ComputeHooks& hooks, const u32* word, u32 goal, u32 task, u
   return true;
 }
 
-/// Thread 0: the next node's ticket, when the node may run; NONE to leave. Whoever takes the first one begins the iteration.
+/// Thread 0: the next node's ticket, when the node may run; NONE to leave. Who takes the first begins the iteration.
 MS_DEVICE u32 next(ComputeHooks& hooks, Shared& all, u32 iterations, u64 end) {
   const u32 ticket = atomicAdd(&all.ticket, 1), i = ticket / NODES, node = ticket % NODES + 1;
   if (i >= iterations) return NONE;
@@ -39,7 +39,8 @@ MS_DEVICE u32 next(ComputeHooks& hooks, Shared& all, u32 iterations, u64 end) {
   return ticket;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) sum(const u32* x, u32* value, u32* total, Shared* all, u32 iterations) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+sum(const u32* x, u32* value, u32* total, Shared* all, u32 iterations) {
   MS_SHARED(Scope, scope);
   MS_SHARED(u32, ticket);
   MS_SHARED(u32, leaf);

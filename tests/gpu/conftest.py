@@ -80,6 +80,13 @@ def cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dev
     return _rig(zlib.crc32(request.node.name.encode()))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("heavy") and not item.get_closest_marker("gpu"):
+            item.add_marker("slow")
+
+
 @pytest.fixture
 def gpu() -> Device:
     return _gpu()

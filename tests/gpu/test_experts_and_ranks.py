@@ -73,6 +73,7 @@ def test_logits_agree_with_float64(cuda: Any, schedule: str, hooks: Hooks) -> No
     assert worst < TOLERANCE
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("model", "schedule", "transport"),
     [
@@ -140,6 +141,7 @@ def test_rows_tell_what_the_graph_says(cuda: Any, segment_path: Path, schedule: 
     assert (found["rank"][step | (hook == HOOK["request"])] == 0).all()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("ranks", "schedule"), [(2, "dynamic"), (2, "static"), (3, "dynamic")])
 def test_rounds_pair_up_over_ranks(cuda: Any, segment_path: Path, ranks: int, schedule: str) -> None:
     size = TWO if ranks == 2 else "ranks=3,heads=6,kv_heads=3,ffn=48,vocab=48"
@@ -210,6 +212,7 @@ def test_a_recording_of_it_keeps_to_every_rule(
     assert verdict.not_judged == []
 
 
+@pytest.mark.heavy
 def test_the_standard_monitor_of_communication(cuda: Any, segment_path: Path) -> None:
     """Attached to a kernel that runs, it has what was sent to whom and when; as many as its coverage says."""
     spec = f"{cuda.long},{MODELS['ranks']}"
@@ -252,6 +255,7 @@ def test_the_standard_monitor_of_communication(cuda: Any, segment_path: Path) ->
     assert counted["received"] == observed["receive"] > 0
 
 
+@pytest.mark.heavy
 def test_a_late_round_and_a_crowded_expert(cuda: Any, segment_path: Path) -> None:
     late = 3_000_000
     spec = f"{FEW},experts=6,{TWO},comm=l01.attn_send:{late}@1-2,postpone=logits_arrived:{late},skew=4:1@2-2"

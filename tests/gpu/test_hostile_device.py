@@ -78,7 +78,7 @@ def scribbled(words: Any, random: np.random.Generator) -> Any:
     return out
 
 
-@pytest.mark.parametrize("transport", ["warp", "block"])
+@pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 def test_code_that_nobody_verified(
     cuda: Any, segment_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.segment.words import Control, State
@@ -89,6 +90,7 @@ def kept(out: Path) -> int:
     return rows
 
 
+@pytest.mark.heavy
 def test_the_engine_is_killed(cuda: Any, segment_path: Path, tmp_path: Path) -> None:
     """The recorder seals what was published, says that the engine died, and another engine can start at once."""
     out = tmp_path / "a.mscope"
@@ -107,6 +109,7 @@ def test_the_engine_is_killed(cuda: Any, segment_path: Path, tmp_path: Path) -> 
         assert engine.returncode == 0, said
 
 
+@pytest.mark.heavy
 def test_the_recorder_is_killed(cuda: Any, segment_path: Path, tmp_path: Path) -> None:
     """The engine goes on; a second recorder takes over; both traces are sound."""
     first, second = tmp_path / "a.mscope", tmp_path / "b.mscope"

@@ -64,7 +64,7 @@ def on_the_device(cuda: Any, segment_path: Path, out: Path, spec: str) -> Path:
     return out
 
 
-@pytest.mark.parametrize("transport", ["warp", "block"])
+@pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 def test_live_replay_and_host_engine(cuda: Any, segment_path: Path, tmp_path: Path, transport: str) -> None:
     spec = f"steps={STEPS},transport={transport},ring_mb=64,epoch_ms=50,map_kb=1024"
     spec += f",arena_mb={300 if cuda.simulated else 8000}"

@@ -53,7 +53,7 @@ def soaked(
     return came
 
 
-@pytest.mark.parametrize("transport", ["warp", "block"])
+@pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 def test_swapped_while_it_runs(cuda: Any, segment_path: Path, tmp_path: Path, transport: str) -> None:
     seconds, period_ms, least = (1, 100, 4) if cuda.simulated else (3, 10, 200)
     came = soaked(cuda, segment_path, tmp_path, f"{cuda.long},transport={transport}", seconds, period_ms, least)

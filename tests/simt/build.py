@@ -5,6 +5,7 @@ A folder is put together of links to capture/device's files, this folder's ptx.c
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -67,8 +68,13 @@ def compiled(source: Path | str, architecture: str = ARCHITECTURE, hooks: Hooks 
     flags = [*OPTIONS, *DEVICE_OPTIONS, *own_options, *options, f"-DMS_HOOKS={hooks.value}"]
     digest = _digest(COMPILER, *flags, path.name, path, *files, executor.name)
     out = _cache() / f"{path.stem}-{hooks.name.lower()}-{digest}.so"
-    if out.exists():
-        return out
+    with (_cache() / "lock").open("w") as lock:
+        if not out.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)  # test workers begin together, and one compilation is enough
+        return out if out.exists() else _linked(files, path, flags, executor, out)
+
+
+def _linked(files: list[Path], path: Path, flags: list[str], executor: Path, out: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=_cache()) as d:
         folder = Path(d)
         for f in [*files, path]:

@@ -55,7 +55,7 @@ def test_events_that_slow_monitors_lose_are_counted(transport: str, seed: int) -
         path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("transport", ["warp", "block"])
+@pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.slow)])
 def test_changes_while_a_monitor_is_overloaded(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs come, are replaced and leave while queues lose: what each has counted, its coverage says it observed."""
     monkeypatch.setattr(programs, "PATIENCE_S", 60.0)
