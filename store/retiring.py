@@ -144,10 +144,12 @@ class Retirer:
 
     def _plan(self, steps: list[Step]) -> Plan:
         excess = 0 if self._limit is None else self._used() - self._limit
-        plan = retention.plan(steps, self._pins, self._newest - self.keep_ns, self._horizon, excess)
+        window = self._newest - self.keep_ns
+        plan = retention.plan(steps, self._pins, window, self._horizon, excess)
         if self._pinned_most is not None and self.pinned_to is None and plan.pinned_bytes > self._pinned_most:
             self.pinned_to = self._newest
             self._pins.cut(self._newest)
+            plan = retention.plan(steps, self._pins, window, self._horizon, excess)
         self._horizon = plan.horizon
         return plan
 

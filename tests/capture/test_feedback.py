@@ -24,6 +24,7 @@ from megascope.capture.segment.map_ring import Span, encode, entries, records
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.session import Session
 from megascope.store.check import check
+from megascope.store.tables import RECORDER
 from megascope.store.trace import Trace
 
 SMALL = "layers=2,d_model=128,heads=4,kv_heads=2,head_dim=32,ffn=256,vocab=512,slots=4,context=128,workers=5"
@@ -179,7 +180,8 @@ def test_after_a_kill_the_trace_is_readable(tmp_path: Path, who: str) -> None:
             if not (out / "manifest.json").exists():
                 continue
             with Trace.open(out) as trace:
-                if "maps.query_lat" in trace.maps and trace.tail("maps.query_lat").num_rows > 30:
+                recorded = RECORDER in trace.tail("coverage")["program"].to_pylist()
+                if recorded and "maps.query_lat" in trace.maps and trace.tail("maps.query_lat").num_rows > 30:
                     break
         (capture if who == "capture" else run).kill()
         capture.wait(60)
