@@ -16,7 +16,7 @@ from megascope.capture.programs.histogram import HEAD, WORDS, merge
 from megascope.capture.segment import map_ring
 from megascope.capture.segment.words import Control, Record, Summary
 
-TRANSPORTS = pytest.mark.parametrize("transport", ["warp", "block"])
+TRANSPORTS = pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 
 
 def program_of(found: Any) -> Any:

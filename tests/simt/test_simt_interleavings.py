@@ -32,7 +32,7 @@ SPEC = (
 MONITOR = {"warp": driver.Slow("megakernel", 5, 60), "block": driver.Slow("monitors", 0, 200)}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("transport", ["warp", "block"])
 def test_events_that_slow_monitors_lose_are_counted(transport: str, seed: int) -> None:
     path = Path(f"/dev/shm/megascope-test-{uuid.uuid4().hex[:12]}.seg")
@@ -55,7 +55,8 @@ def test_events_that_slow_monitors_lose_are_counted(transport: str, seed: int) -
         path.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["warp", "block"])
 def test_changes_while_a_monitor_is_overloaded(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs come, are replaced and leave while queues lose: what each has counted, its coverage says it observed."""
     monkeypatch.setattr(programs, "PATIENCE_S", 60.0)
