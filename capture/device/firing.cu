@@ -24,10 +24,8 @@ MS_DEVICE void multiply_add(float& x, u32 rounds) {
 template <u32 EVENTS, bool INSIDE>
 MS_DEVICE void firing(u64* cycles, float* sink, u32 tasks, u32 length, u32 mask) {
   MS_SHARED(Scope, shared);
-  shared.open();
+  shared.open(mask);
 #if MS_HOOKS == MS_HOOKS_QUEUE
-  if (threadIdx.x == 0) shared.hooks.compute.words.mask = mask;
-  __syncthreads();
   if (threadIdx.x >= COMPUTE_THREADS) {  // a consumer that only takes, in the monitor's place
     Consumer<HookSpace> queue;
     queue.open(shared.hooks.compute, true);

@@ -26,11 +26,18 @@ struct Scope {
   /// By all threads of the block, before anything else; they meet twice in it.
   MS_DEVICE void open() {
 #if MS_HOOKS == MS_HOOKS_QUEUE
+    // One look for all: the elected monitor may be writing it.
+    open(threadIdx.x == 0 ? load_device(&segment.orders->control.word) & CONTROL_MASK : 0);
+#endif
+  }
+
+  /// The same where no segment says what to fire: `mask` of thread 0 does.
+  MS_DEVICE void open(u32 mask) {
+#if MS_HOOKS == MS_HOOKS_QUEUE
     u32* words = reinterpret_cast<u32*>(this);
     for (u32 i = threadIdx.x; i < sizeof(Scope) / 4; i += blockDim.x) words[i] = 0;
     __syncthreads();
-    if (threadIdx.x == 0)  // one look for all: the elected monitor may be writing it
-      hooks.compute.words.mask = hooks.scheduler.words.mask = load_device(&segment.orders->control.word) & CONTROL_MASK;
+    if (threadIdx.x == 0) hooks.compute.words.mask = hooks.scheduler.words.mask = mask;
     __syncthreads();
 #endif
   }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import build
 import driver
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
@@ -22,6 +23,7 @@ from megascope.capture.engines.cuda.kernel import Megakernel
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.segment import map_ring
 from megascope.capture.segment.words import Record, Summary
+from megascope.store.tables import HOOK_BY_NAME
 
 pytestmark = pytest.mark.skipif(build.COMPILER is None, reason=build.MISSING)
 SPEC = (
@@ -90,3 +92,15 @@ def test_changes_while_a_monitor_is_overloaded(transport: str, monkeypatch: pyte
         engine.close()
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_firing_is_measured_without_a_segment() -> None:
+    """What a firing costs is measured where no host has filled `segment`: the mask is the kernel's argument."""
+    cupy = driver.cupy(2)
+    module = cupy.RawModule(str(build.compiled("firing.cu")))
+    cycles, sink = cupy.zeros(2, np.uint64), cupy.zeros(2 * 128, np.float32)
+    mask = np.uint32(1 << HOOK_BY_NAME["start"].id | 1 << HOOK_BY_NAME["complete"].id)
+    module.get_function("firing_2_inside")((2,), (192,), (cycles, sink, np.uint32(20), np.uint32(1), mask))
+    cupy.cuda.runtime.deviceSynchronize()
+    assert (sink.get() > 0).all()
+    assert (cycles.get() > 0).all()

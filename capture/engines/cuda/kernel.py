@@ -33,7 +33,7 @@ from .parameters import (
     SEGMENT,
     SEGMENT_SYMBOL,
     TASK,
-)  # fmt: skip
+)
 from .ranks import Ranks
 from .settings import Settings
 
