@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ....store.tables import WORKERS
+from ....store.tables import RING_ROW, WORKERS
 from ...segment.layout import Layout
 from ...segment.sink import SegmentSink
-from ...segment.words import Control, Cursor
+from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Control, Cursor
 from ...segment.writer import SegmentWriter
 from .clock import Pinger
 from .memory import HostWords, SegmentMemory
@@ -24,6 +24,12 @@ BEAT_S = 0.01
 FIT_S = 1.0
 READINGS = 8
 """Of the clocks, while the kernel runs; the elected monitor answers."""
+
+
+def ring_blocks(ring_mb: float, block_rows: int, monitors: int) -> int:
+    """Blocks of each monitor's event ring, of ring_mb (10^6 bytes) in all."""
+    one = BLOCK_HEADER + block_rows * RING_ROW.dtype.itemsize
+    return int(min(max(ring_mb * 1e6 // (monitors * one), 2), MAX_BLOCKS))
 
 
 class DeviceSegment:

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ....store.tables import HOOK_BY_NAME, RING_ROW, WORKERS
+from ....store.tables import HOOK_BY_NAME, WORKERS
 from ...segment.layout import Layout
-from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Clock, Cursor, Worker
+from ...segment.words import Clock, Cursor, Worker
 from ..faults import GroundTruth
 from ..serving import Teller, Told
 from ..side_tables import compiler_tables
 from .clock import TICK_NS
-from .device_segment import DeviceSegment
+from .device_segment import DeviceSegment, ring_blocks
 from .kernel import Megakernel
-from .settings import Settings
 
 EXPORTED = (
     "ready", "assign", "start", "complete", "wait", "resume", "release", "send", "receive", "request", "step",
@@ -35,12 +34,6 @@ def exported(dynamic: bool, ranks: int = 1) -> int:
     names = [n for n in EXPORTED if dynamic or n not in ("assign", "pressure")]
     names = [n for n in names if ranks > 1 or n not in ("send", "receive")]
     return sum(1 << HOOK_BY_NAME[n].id for n in names)
-
-
-def ring_blocks(settings: Settings, monitors: int) -> int:
-    """Blocks of each monitor's ring, of settings.ring_mb in all."""
-    one = BLOCK_HEADER + settings.block_rows * RING_ROW.dtype.itemsize
-    return int(min(max(settings.ring_mb * 1e6 // (monitors * one), 2), MAX_BLOCKS))
 
 
 def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
@@ -74,7 +67,7 @@ class CudaEngine:
             workers=2 * kernel.blocks,
             monitors=kernel.monitor_count,
             block_rows=s.block_rows,
-            blocks=ring_blocks(s, kernel.monitor_count),
+            blocks=ring_blocks(s.ring_mb, s.block_rows, kernel.monitor_count),
             summary_rows=s.summary_rows,
             host_bytes=1 << 22,
             clock=Clock.GLOBALTIMER,

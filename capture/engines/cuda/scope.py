@@ -12,13 +12,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ....store.errors import MegascopeError, Usage
-from ....store.tables import COMPILER_TABLES, HOOK_BY_NAME, RING_ROW, WORKERS
+from ....store.tables import COMPILER_TABLES, HOOK_BY_NAME, WORKERS
 from ...segment.layout import Layout
 from ...segment.side import from_json
-from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Clock, Policy
+from ...segment.words import Clock, Policy
 from .clock import TICK_NS, LoneClock
 from .compilation import Hooks, cubin
-from .device_segment import DeviceSegment
+from .device_segment import DeviceSegment, ring_blocks
 from .memory import HostWords
 from .monitors import MonitorMemory, Sizes
 from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, SEGMENT_SYMBOL, TASK_ROW
@@ -85,12 +85,11 @@ class Scope:
         self._side = _side_tables(tables, blocks, roles, self.monitors)
         tasks, deps = _task_rows(self._side), _dep_rows(self._side)
         self._tables = [cupy.asarray(rows.view(np.uint8).reshape(-1)) for rows in (tasks, deps)]
-        block_bytes = BLOCK_HEADER + BLOCK_ROWS * RING_ROW.dtype.itemsize
         layout = Layout(
             workers=workers,
             monitors=self.monitors,
             block_rows=BLOCK_ROWS,
-            blocks=int(min(max(ring_mb * 1e6 // (self.monitors * block_bytes), 2), MAX_BLOCKS)),
+            blocks=ring_blocks(ring_mb, BLOCK_ROWS, self.monitors),
             clock=Clock.GLOBALTIMER,
             clock_tick_ns=TICK_NS,
             epoch_ns=int(epoch_ms * 1e6),
