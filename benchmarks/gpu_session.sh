@@ -15,7 +15,7 @@ part() { # name, seconds, command…
   name=$1 limit=$2
   shift 2
   begin=$(date +%s)
-  timeout -k 2 "$limit" "$@" >"$OUT/$name.log" 2>&1
+  timeout -s INT -k 10 "$limit" "$@" >"$OUT/$name.log" 2>&1  # interrupted, pytest says what it has found
   code=$?
   [ "$code" -eq 0 ] || failed=1
   tail -n 15 "$OUT/$name.log"
@@ -39,7 +39,7 @@ for what in ${*:-build tests soak recordings tasks overhead}; do
       record dynamic schedule=dynamic
       record static schedule=static
       record starved schedule=dynamic,starve=l01.gate_up/5:400000@30-59
-      record experts schedule=dynamic,experts=8,ffn=512,ranks=2
+      record experts schedule=dynamic,experts=8,ffn=512,ranks=2,steps=75
       ;;
     tasks) part tasks 150 "$python" benchmarks/gpu_tasks.py --rounds "$rounds" --out "$OUT/gpu_tasks.json" ;;
     overhead) part overhead 200 "$python" benchmarks/gpu_overhead.py --rounds "$rounds" --out "$OUT/gpu_overhead.json" ;;

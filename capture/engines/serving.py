@@ -285,8 +285,9 @@ class Serving:
     def _leave(self, slot: int, r: _Request) -> None:
         if r.member_from == self.step:
             # It joined as a decoder in this very step's outcomes and ends there: no step was run.
-            joined = (self.step, -1, r.generation, slot, r.member_position)
-            self._told.remove(Told(self.step, STEP_REQUESTS.name, joined))
+            joined = Told(self.step, STEP_REQUESTS.name, (self.step, -1, r.generation, slot, r.member_position))
+            # What this step has told stands at the end of all that has been.
+            del self._told[next(i for i in range(len(self._told) - 1, -1, -1) if self._told[i] == joined)]
             return
         row = (r.member_from, self.step - 1, r.generation, slot, r.member_position)
         self._told.append(Told(self.step, STEP_REQUESTS.name, row))

@@ -18,6 +18,7 @@ from .maps import MapKind
 from .verdict import Region, Verdict
 
 U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
 _KEYED = {"map_add": "ADD", "map_min": "MIN", "map_max": "MAX"}
 
 
@@ -54,15 +55,28 @@ def rule_of(verdict: Verdict, index: int) -> Rule | None:
     return found.pop() if len(found) == 1 and declared.value_size % 8 == 0 else None
 
 
+def _sorted(keys: U8) -> tuple[I64, I64]:
+    """An order of keys [n, key_size] as exports have it, and where in it each different key begins."""
+    order = np.lexsort(keys.T)
+    first = np.ones(len(keys), np.bool_)
+    first[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
+    return order, np.nonzero(first)[0]
+
+
+def groups(keys: U8) -> tuple[U8, I64]:
+    """The different ones of keys [n, key_size], sorted as exports are, and [n] which of them each is."""
+    order, starts = _sorted(keys)
+    group = np.empty(len(keys), np.int64)
+    group[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(keys))))
+    return keys[order[starts]], group
+
+
 def merge(rule: Rule, keys: U8, values: U8) -> tuple[U8, U8]:
     """One bank out of entries keys [n, key_size] and values [n, value_size], sorted as exports are."""
-    order = np.lexsort(keys.T)
-    keys, words = keys[order], np.ascontiguousarray(values[order]).view("<u8")
-    first = np.ones(len(keys), np.bool_)
-    first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-    starts = np.nonzero(first)[0]
+    order, starts = _sorted(keys)
     if not len(starts):
         return keys, values
+    keys, words = keys[order], np.ascontiguousarray(values[order]).view("<u8")
     if rule == Rule.ADD:
         out = np.add.reduceat(words, starts)
     elif rule == Rule.MIN:

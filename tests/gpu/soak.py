@@ -179,9 +179,13 @@ def judge(swapped: Any, told: Any, workers: int, fired: I64, lost: I64, dequeued
 
 
 def _merged(cells: I64) -> I64:
-    """Cells (…, count) with equal keys added up, sorted."""
-    keys, inverse = np.unique(cells[:, :-1], axis=0, return_inverse=True)
-    return np.column_stack([keys, np.bincount(inverse.reshape(-1), cells[:, -1], len(keys)).astype(np.int64)])
+    """Cells (…, count) of numbers that are not negative, with equal keys added up, sorted."""
+    keys = cells[:, :-1]
+    radix = keys.max(axis=0, initial=0) + 1
+    assert np.prod(radix.astype(float)) < 2.0**63
+    found, inverse = np.unique(np.ravel_multi_index(tuple(keys.T), tuple(radix)), return_inverse=True)
+    count = np.bincount(inverse, cells[:, -1], len(found)).astype(np.int64)
+    return np.column_stack([*np.unravel_index(found, tuple(radix)), count])
 
 
 def _by_program(cells: I64) -> dict[int, I64]:

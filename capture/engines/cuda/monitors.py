@@ -108,6 +108,15 @@ class MonitorMemory:
         out = {name: int(array.data.ptr) for name, array in self._arrays.items()}
         return out | {"exports": self.exports.ctypes.data, "export_words": self.words.ctypes.data}
 
+    def taken(self) -> list[U64]:
+        """Copies of the buffers that monitors have handed over since the last call, which are theirs again."""
+        turn = self.words[:, MonitorWord.HEAD] >> np.uint64(32)
+        out = []
+        for monitor in np.nonzero(turn != self.words[:, MonitorWord.SEEN])[0].tolist():
+            out.append(self.exports[monitor, : int(self.words[monitor, MonitorWord.HEAD]) & 0xFFFF_FFFF].copy())
+            self.words[monitor, MonitorWord.SEEN] = turn[monitor]
+        return out
+
     def reset(self, stream: Any, mask: int) -> None:
         """Before a launch: nothing attached, nothing exported. mask: hooks to record from the first event on.
 

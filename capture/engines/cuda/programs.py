@@ -24,14 +24,19 @@ from ...segment.program_words import Code, Op, Slot, SlotState
 from ...segment.requests import Request
 from ...segment.sink import SegmentSink
 from ..admission import Unfit, admit
-from .exports import Exports, slices
+from .exports import Exports
 from .memory import HostWords
 from .monitors import CELL, CODE_BYTES, ChangeWord, MonitorMemory, MonitorWord
 from .parameters import HOST_CHANGE
+from .slices import slices
 
 NOWHERE = 32
 PATIENCE_S = 2.0
 """How long monitors may take to go over to a change."""
+DIGEST_S = 0.002
+"""How long a request waits at most for what programs have exported to be put together."""
+MOST_WAITING = 1024
+"""Buffers of exports that wait for that. When there are more, monitors wait too."""
 
 
 @dataclass
@@ -86,21 +91,24 @@ class Programs:
         self._number = 0
         self._next = 2
         self._told = 0.0
+        self._buffers: deque[NDArray[np.uint64]] = deque()
         self._queue: deque[tuple[int | None, bytes]] = deque()
         self.took_ns: list[int] = []
         """of each change: from its publication to the last monitor's acknowledgement, as seen here"""
 
     def poll(self) -> None:
         """A little of everything that waits; a change that is under way is seen through."""
-        self._bring_home()
+        self._take()
         self._feed()
         self._serve()
         while self._pending:
             self._settle(self._pending)
+        self._digest(time.monotonic() + DIGEST_S)
 
     def end(self) -> None:
         """The kernel has ended: what is still on the way goes out."""
-        self._bring_home()
+        self._buffers += self._memory.taken()
+        self._digest()
         for placed in list(self._placed.values()):
             self._queue.extend(placed.exports.ready(all_of_it=True))
             self._sink.tell(placed.slot, SlotState.FREE, {})
@@ -187,7 +195,7 @@ class Programs:
             change[ChangeWord.NUMBER] = self._number
             until = time.monotonic() + PATIENCE_S
             while (self._memory.words[:, MonitorWord.CHANGE] != self._number).any() and time.monotonic() < until:
-                self._bring_home()
+                self._take()
         self._sink.fed(commit)
 
     def _prepare(self, request: Request) -> Placed:
@@ -198,17 +206,21 @@ class Programs:
             raise Unfit(Code.FAILED, f"{no.what}: {no.why}") from None
         if rendered.nbytes > CODE_BYTES:
             raise Unfit(Code.FAILED, f"it takes {rendered.nbytes} bytes on the device, which has {CODE_BYTES}")
-        place = next((p for p in range(NOWHERE) if p not in self._placed), None)
-        if place is None:
-            raise Unfit(Code.SLOT, "programs that have left are still telling what they hold; try again")
-        bytes_needed = vmcode.arena(verdict.program.maps).bytes(self._workers)
-        arena = self._allocate(bytes_needed // 8)
+        words = vmcode.arena(verdict.program.maps).bytes(self._workers) // 8
+        try:
+            place, arena = self._allocate(words)
+        except Unfit:
+            self._digest()  # some that have left may be wholly told by that
+            place, arena = self._allocate(words)
         limit = self._sink.map_bytes // 4
         exports = Exports(verdict, self._next, self._workers, self._epoch_ns, limit, self._rank)
         return Placed(place, request.slot, self._next, verdict, rendered, limits, arena, exports, request)
 
-    def _allocate(self, words: int) -> tuple[int, int]:
-        """The first gap that is wide enough. Raises Unfit when there is none."""
+    def _allocate(self, words: int) -> tuple[int, tuple[int, int]]:
+        """A free place, and the first gap in the arena that is wide enough. Raises Unfit when there is none."""
+        place = next((p for p in range(NOWHERE) if p not in self._placed), None)
+        if place is None:
+            raise Unfit(Code.SLOT, "programs that have left are still telling what they hold; try again")
         at, room = 0, self._memory.arena.nbytes // 8
         for offset, length in sorted(p.arena for p in self._placed.values()):
             if offset - at >= words:
@@ -217,7 +229,7 @@ class Programs:
         if at + words > room:
             text = f"its maps need {8 * words:,} bytes, of {8 * room:,} in the arena {8 * room - self._used:,} are free"
             raise Unfit(Code.ARENA, text)
-        return at, words
+        return place, (at, words)
 
     def _settle(self, pending: Pending) -> None:
         """Answer, if every monitor has gone over, or the device has refused."""
@@ -227,7 +239,7 @@ class Programs:
             self._sink.answer(request.number, Code.FAILED, 0, "the device refuses its code", arena_used=self._used)
             return
         if (self._memory.words[:, MonitorWord.CHANGE] != pending.number).any():
-            self._bring_home()  # who waits for room to export cannot go over
+            self._take()  # who waits for room to export cannot go over
             if time.monotonic_ns() - pending.asked > PATIENCE_S * 1e9:
                 # It may still come into force: its place and memory are not given to another.
                 self._pending = None
@@ -267,17 +279,22 @@ class Programs:
 
     # --- exports -----------------------------------------------------------------------------------------------
 
-    def _bring_home(self) -> None:
+    def _take(self) -> None:
         """Take the buffers that monitors have handed over."""
-        words = self._memory.words
-        turn = words[:, MonitorWord.HEAD] >> np.uint64(32)
-        for monitor in np.nonzero(turn != words[:, MonitorWord.SEEN])[0].tolist():
-            length = int(words[monitor, MonitorWord.HEAD]) & 0xFFFF_FFFF
-            for s in slices(self._memory.exports[monitor, :length]):
+        if len(self._buffers) >= MOST_WAITING:
+            self._digest(time.monotonic() + DIGEST_S)
+        if len(self._buffers) < MOST_WAITING:
+            self._buffers += self._memory.taken()
+
+    def _digest(self, until: float | None = None) -> None:
+        """Put together what has been taken, and send on what is whole. until: the time (monotonic) to leave off."""
+        while self._buffers:
+            for s in slices(self._buffers.popleft()):
                 placed = self._placed.get(s.place) or (self._pending and self._pending.comes)
                 if placed and placed.program == s.program:
                     placed.exports.take(s)
-            words[monitor, MonitorWord.SEEN] = turn[monitor]
+            if until is not None and time.monotonic() > until:
+                break
         now = time.monotonic()
         told = now - self._told < TELL_S
         self._told = self._told if told else now

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megascope.capture.engines.cuda.exports import HEADER, Exports, SliceOf, slices
+from megascope.capture.engines.cuda.exports import Exports
+from megascope.capture.engines.cuda.slices import HEADER, SliceOf, slices
 from megascope.capture.programs.assembler import assemble
 from megascope.capture.programs.histogram import HEAD, WORDS, add, merge
 from megascope.capture.programs.maps import FIXED_VALUE_BYTES, Map, MapKind
