@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megascope.capture.engines.cuda.compilation import Hooks
 from megascope.capture.engines.cuda.engine import CudaEngine
 from megascope.capture.engines.cuda.kernel import Megakernel
 from megascope.capture.engines.cuda.settings import Settings
@@ -34,6 +35,31 @@ def engine(cuda: Any, path: Path, spec: str, *, record: bool = True, keep_every:
         made.kernel.host.ask_stop()
         made.kernel.wait()
         made.close()
+
+
+KEPT = 8
+"""Of so many steps, the logits of one are kept and compared."""
+
+
+def unharmed(engine: CudaEngine) -> None:
+    """What a kernel that kept logits has computed under hooks is what it computes without; it runs again for that.
+
+    Outputs are poisoned before a launch, so that what was not written is seen.
+    """
+    kernel, steps = engine.kernel, engine.counts()["steps"]
+    there = kernel.plan.request[: steps : kernel.keep_every] > 0
+
+    def computed() -> tuple[NDArray[Any], NDArray[Any]]:
+        return kernel.used_tokens()[:steps].copy(), kernel.kept_logits()[: len(there)][there]
+
+    tokens, kept = computed()
+    assert steps > 0
+    assert not np.isnan(kept).any()
+    kernel.launch(Hooks.NONE, steps=steps)
+    assert kernel.wait() == "done"
+    tokens_alone, kept_alone = computed()
+    np.testing.assert_array_equal(kept, kept_alone)
+    np.testing.assert_array_equal(tokens, tokens_alone)
 
 
 def rows(segment: SegmentWriter) -> dict[str, NDArray[Any]]:

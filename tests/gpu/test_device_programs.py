@@ -117,8 +117,12 @@ def test_attached_a_hundred_times(cuda: Any, segment_path: Path) -> None:
                 a.detach(1 + i % 4)
                 a.drain()
             print("attach, ms: median", np.median(a.took_ms), "max", max(a.took_ms))
-            time.sleep(0.1)
+            until = time.monotonic() + 20
+            while e.programs.in_use and time.monotonic() < until:
+                a.drain()
+                time.sleep(0.01)
             assert not e.programs.in_use
+            assert run.is_alive()
             stop(e, run)
             a.drain()
         coverage = records(e.segment, Record.COVERAGE)

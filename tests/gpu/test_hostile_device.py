@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_runs import check_identities, engine, kernel
+from device_runs import KEPT, check_identities, engine, unharmed
 from monitors import Attacher, attacher, histogram
 from test_device_programs import start, stop
 
 from megascope.capture.engines.cuda import programs as device_programs
-from megascope.capture.engines.cuda.compilation import Hooks
 from megascope.capture.programs import vmcode
 from megascope.capture.segment.program_words import Code
 from megascope.capture.segment.words import Control, Cursor, Worker
@@ -43,19 +42,6 @@ with SegmentReader.open(Path(sys.argv[1]), write=True) as segment:
         n += 1
     print(n)
 """
-
-
-def unharmed(e: Any, cuda: Any, spec: str) -> None:
-    """What the kernel computed is what it computes without hooks."""
-    steps = e.counts()["steps"]
-    tokens, kept = e.kernel.used_tokens()[:steps], e.kernel.kept_logits()[:steps]
-    alone = kernel(cuda, spec, keep_every=1)
-    alone.launch(Hooks.NONE, steps=steps)
-    assert alone.wait() == "done"
-    there = alone.plan.request[:steps] > 0
-    assert steps > 0
-    np.testing.assert_array_equal(kept[there], alone.kept_logits()[:steps][there])
-    np.testing.assert_array_equal(tokens, alone.used_tokens()[:steps])
 
 
 def scribbled(words: Any, random: np.random.Generator) -> Any:
@@ -87,7 +73,7 @@ def test_code_that_nobody_verified(
     render = device_programs.vmcode.render
     tries = 24 if cuda.simulated else 300
     spec = f"{cuda.long},transport={transport},epoch_ms=200"
-    with engine(cuda, segment_path, spec, record=False, keep_every=1) as e:
+    with engine(cuda, segment_path, spec, record=False, keep_every=KEPT) as e:
         run = start(e)
         refused = taken = 0
         with attacher(segment_path) as a:
@@ -113,7 +99,7 @@ def test_code_that_nobody_verified(
         print(f"{transport}: {refused} refused, {taken} ran")
         assert refused > 0
         assert taken > 0
-        unharmed(e, cuda, spec)
+        unharmed(e)
 
 
 def _one_that_is_right(a: Attacher) -> None:
@@ -125,7 +111,7 @@ def _one_that_is_right(a: Attacher) -> None:
 def test_a_process_that_scribbles_over_the_segment(cuda: Any, segment_path: Path) -> None:
     """Control, tails, requests, slots, images: whatever stands there, the engine goes on and its accounts are exact."""
     spec = f"{cuda.long},epoch_ms=200"
-    with engine(cuda, segment_path, spec, record=True, keep_every=1) as e:
+    with engine(cuda, segment_path, spec, record=True, keep_every=KEPT) as e:
         run = start(e)
         command = [sys.executable, "-c", SCRIBBLER, str(segment_path), "2", "9"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
@@ -147,4 +133,4 @@ def test_a_process_that_scribbles_over_the_segment(cuda: Any, segment_path: Path
         check_identities(e.segment, written=False)
         words = e.segment.worker.astype(np.int64)
         assert (words[:, Worker.FIRED] == words[:, Worker.DEQUEUED] + words[:, Worker.LOST]).all()
-        unharmed(e, cuda, spec)
+        unharmed(e)

@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import soak
-from device_runs import engine, kernel
+from device_runs import engine, unharmed
 
-from megascope.capture.engines.cuda.compilation import Hooks
 from megascope.capture.segment.words import Worker
 
 SOAK = Path(soak.__file__)
 
 
 def soaked(
-    cuda: Any, path: Path, tmp_path: Path, spec: str, seconds: float, period_ms: float, least: int
+    cuda: Any, path: Path, tmp_path: Path, spec: str, seconds: float, period_ms: float, least: int, events: int = 0
 ) -> dict[str, int]:
     """What a run under programs that are swapped came to. Its logits and tokens are those of one without hooks."""
     with engine(cuda, path, spec, record=False, keep_every=32) as e:
         outs = [tmp_path / "swap.npz", tmp_path / "rows.npz"]
-        arguments = (["swap", path, outs[0], seconds, period_ms, least], ["rows", path, outs[1]])
+        arguments = (["swap", path, outs[0], seconds, period_ms, least, events], ["rows", path, outs[1]])
         beside = [subprocess.Popen([sys.executable, SOAK, *map(str, a)]) for a in arguments]
         try:
             assert e.run() == "stopped"
@@ -38,19 +37,15 @@ def soaked(
                 dict(swapped), dict(told), e.segment.layout.workers,
                 words[:, Worker.FIRED], words[:, Worker.LOST], words[:, Worker.DEQUEUED],
             )  # fmt: skip
-            took = np.sort(swapped["took_ms"])
-        steps = e.counts()["steps"]
-        tokens, kept = e.kernel.used_tokens()[:steps], e.kernel.kept_logits()[: -(-steps // 32)]
-    print(came, "steps", steps)
-    print("attach, ms:", {f"p{q}": round(float(np.percentile(took, q)), 2) for q in (50, 90, 99, 100)}, "of", len(took))
-    alone = kernel(cuda, spec, keep_every=32)
-    alone.launch(Hooks.NONE, steps=steps)
-    assert alone.wait() == "done"
-    there = alone.plan.request[:steps:32] > 0
-    assert not np.isnan(kept[there]).any(), "outputs were poisoned; all of them have been written"
-    np.testing.assert_array_equal(kept[there], alone.kept_logits()[: len(kept)][there])
-    np.testing.assert_array_equal(tokens, alone.used_tokens()[:steps])
+            print(came, "steps", e.counts()["steps"])
+            print("attached, from asking to being told:", spread(swapped["took_ms"]))
+        print("changed, from publication to the last acknowledgement:", spread(np.array(e.programs.took_ns) / 1e6))
+        unharmed(e)
     return came
+
+
+def spread(ms: Any) -> str:
+    return f"{len(ms)} times, ms: " + ", ".join(f"p{q} {np.percentile(ms, q):.3f}" for q in (50, 90, 99, 100))
 
 
 @pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
@@ -68,6 +63,6 @@ def test_a_thousand_million_events(gpu: Any, segment_path: Path, tmp_path: Path)
         "layers=4,d_model=512,heads=16,kv_heads=4,head_dim=32,ffn=2048,vocab=4096,slots=8,context=128,out_tile=8,"
         "steps=400000,seconds=200,ring_mb=8000,summary_rows=4080,epoch_ms=20,arena_mb=4000"
     )
-    came = soaked(gpu, segment_path, tmp_path, spec, 60, 10, 3000)
+    came = soaked(gpu, segment_path, tmp_path, spec, 20, 10, 1500, 1_000_000_000)
     assert came["events"] >= 1_000_000_000
     assert came["programs equal to raw rows"] >= 100

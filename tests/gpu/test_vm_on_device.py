@@ -20,7 +20,7 @@ DEVICE = PROGRAMS.parents[2] / "capture/device"
 FILES = ("test_vm_conformance.py", "test_vm_differential.py", "test_vm_hostile.py")
 
 
-def driver(cuda: Any, folder: Path) -> Path:
+def driver(gpu: Any, folder: Path) -> Path:
     """Where the driver is."""
     given = os.environ.get("MEGASCOPE_VM_DRIVER")
     if given:
@@ -29,15 +29,15 @@ def driver(cuda: Any, folder: Path) -> Path:
     if nvcc is None:
         pytest.skip("nvcc is not installed and MEGASCOPE_VM_DRIVER is not set")
     out = folder / "vm_driver"
-    architecture = f"-arch=sm_{cuda.cuda.Device(0).compute_capability}"
+    architecture = f"-arch=sm_{gpu.cupy.cuda.Device(0).compute_capability}"
     command = [nvcc, "-x", "cu", "--extended-lambda", "-std=c++17", architecture, f"-I{DEVICE}"]
     subprocess.run([*command, "-o", str(out), str(PROGRAMS / "vm_driver.cpp")], check=True)
     return out
 
 
 @pytest.mark.timeout(600)
-def test_the_device_agrees_with_the_oracle(cuda: Any, tmp_path: Path) -> None:
-    environment = os.environ | {"MEGASCOPE_VM_DRIVER": str(driver(cuda, tmp_path))}
+def test_the_device_agrees_with_the_oracle(gpu: Any, tmp_path: Path) -> None:
+    environment = os.environ | {"MEGASCOPE_VM_DRIVER": str(driver(gpu, tmp_path))}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
     command += [str(PROGRAMS / f) for f in FILES]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

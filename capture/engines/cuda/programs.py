@@ -33,6 +33,8 @@ from .slices import slices
 NOWHERE = 32
 PATIENCE_S = 2.0
 """How long monitors may take to go over to a change."""
+SETTLE_S = 0.001
+"""How long they are watched before anything else is done again."""
 DIGEST_S = 0.002
 """How long a request waits at most for what programs have exported to be put together."""
 MOST_WAITING = 1024
@@ -97,16 +99,21 @@ class Programs:
         """of each change: from its publication to the last monitor's acknowledgement, as seen here"""
 
     def poll(self) -> None:
-        """A little of everything that waits; a change that is under way is seen through."""
+        """A little of everything that waits. A change that is under way is watched all the time, for a while."""
         self._take()
-        self._feed()
-        self._serve()
-        while self._pending:
+        if not self._pending:
+            self._feed()
+            self._serve()
+        until = time.monotonic() + SETTLE_S
+        while self._pending and time.monotonic() < until:
             self._settle(self._pending)
         self._digest(time.monotonic() + DIGEST_S)
 
     def end(self) -> None:
         """The kernel has ended: what is still on the way goes out."""
+        if self._pending:
+            number, self._pending = self._pending.request.number, None
+            self._sink.answer(number, Code.FAILED, 0, "the kernel has ended", arena_used=self._used)
         self._buffers += self._memory.taken()
         self._digest()
         for placed in list(self._placed.values()):
@@ -239,8 +246,10 @@ class Programs:
             self._sink.answer(request.number, Code.FAILED, 0, "the device refuses its code", arena_used=self._used)
             return
         if (self._memory.words[:, MonitorWord.CHANGE] != pending.number).any():
-            self._take()  # who waits for room to export cannot go over
-            if time.monotonic_ns() - pending.asked > PATIENCE_S * 1e9:
+            waited = time.monotonic_ns() - pending.asked
+            if waited > SETTLE_S * 1e9:
+                self._take()  # who waits for room to export cannot go over
+            if waited > PATIENCE_S * 1e9:
                 # It may still come into force: its place and memory are not given to another.
                 self._pending = None
                 if comes is not None:
