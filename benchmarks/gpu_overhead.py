@@ -11,6 +11,7 @@ the rounds.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -43,6 +44,8 @@ WARM_STEPS = 20
 FIRING_TASKS = 4000
 FIRING_LAUNCHES = 15
 BURST_EVENTS = 60_000
+FULL_MB = 8
+"""of event rings that are full after a few steps"""
 
 
 def drain(path: str, stop: Any, taken: Any) -> None:
@@ -77,9 +80,9 @@ class Bench:
         return {"step_ns": self.step_ns()}
 
     def watched(self, dynamic: bool, programs: tuple[Program, ...]) -> dict[str, float]:
-        """Programs attached to the running kernel, nothing recorded; step times from when the last one is in force."""
+        """Programs attached to the running kernel before its first step, nothing recorded."""
         self.path.unlink(missing_ok=True)
-        engine, first = CudaEngine(self.kernel, self.path), [0]
+        engine = CudaEngine(self.kernel, self.path)
 
         def attach() -> None:
             with SegmentReader.open(self.path, write=True) as segment:
@@ -87,16 +90,17 @@ class Bench:
                     with Mailbox(segment, "benchmark") as box:
                         said = box.attach(slot, image.pack(program), Limits())
                         assert said.code == 0, said
-            first[0] = self.kernel.host.steps_begun
 
         try:
-            self.kernel.launch(Hooks.QUEUE, engine.memory, dynamic=dynamic)
+            self.kernel.launch(Hooks.QUEUE, engine.memory, dynamic=dynamic, hold=True)
             asking = threading.Thread(target=attach, daemon=True)
             asking.start()
+            while asking.is_alive():
+                engine.programs.poll()
+            self.kernel.host.go()
             while self.kernel.running:
                 engine.programs.poll()
-                time.sleep(0 if asking.is_alive() else 0.0005)
-            asking.join()
+                time.sleep(0.0005)
             self.kernel.wait()
             engine.programs.end()
             heads = engine.segment.cursor[:, Cursor.SUMMARY_HEAD].astype(int)
@@ -104,12 +108,11 @@ class Bench:
             its = found[found[:, Summary.WHAT] & np.uint64(0xFF) == Record.COVERAGE]
             worker = engine.segment.worker
             return {
-                "step_ns": self.step_ns(first[0] + 1),
+                "step_ns": self.step_ns(),
                 "events": int(worker[:, Worker.FIRED].sum()),
                 "queue_lost": int(worker[:, Worker.LOST].sum()),
                 "eligible": int(its[:, Summary.ELIGIBLE].sum()),
                 "observed": int(its[:, Summary.OBSERVED].sum()),
-                "from_step": first[0],
             }
         finally:
             self.kernel.host.ask_stop()
@@ -117,9 +120,12 @@ class Bench:
             engine.close()
             self.path.unlink(missing_ok=True)
 
-    def segmented(self, dynamic: bool, record: bool, drained: bool) -> dict[str, float]:
+    def segmented(self, dynamic: bool, record: bool, drained: bool, ring_mb: float | None = None) -> dict[str, float]:
         self.path.unlink(missing_ok=True)
+        settings = self.kernel.settings
+        self.kernel.settings = dataclasses.replace(settings, ring_mb=settings.ring_mb if ring_mb is None else ring_mb)
         engine = CudaEngine(self.kernel, self.path, record=record)
+        self.kernel.settings = settings
         context = multiprocessing.get_context("spawn")
         stop, taken = context.Event(), context.Value("q", 0)
         process = context.Process(target=drain, args=(str(self.path), stop, taken), daemon=True)
@@ -161,6 +167,7 @@ def slowdown(bench: Bench, rounds: int) -> dict[str, Any]:
         "standard monitors": lambda d: bench.watched(d, tuple(load(m.name) for m in MONITORS if m.name != "comm")),
         "recording, undrained": lambda d: bench.segmented(d, record=True, drained=False),
         "recording, drained": lambda d: bench.segmented(d, record=True, drained=True),
+        "recording, ring full": lambda d: bench.segmented(d, record=True, drained=False, ring_mb=FULL_MB),
         "compiler-native": lambda d: bench.plain(Hooks.NATIVE, d),
         "compiled out, again": lambda d: bench.plain(Hooks.NONE, d),
     }

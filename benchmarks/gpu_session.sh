@@ -1,10 +1,10 @@
 #!/bin/sh
 # All that needs a GPU, in one go: the tests, a soak, recordings, the figures. Results go to $OUT (default: gpu-session).
 #   benchmarks/gpu_session.sh [PART…]      parts: build tests soak recordings tasks overhead; none named: all of them
-# ROUNDS: of the benchmarks (default 3). Each part has a time limit of its own, so that a hang costs no more than that;
-# together they take ten minutes at most.
+# ROUNDS: of the benchmarks (default 2). Each part has a time limit of its own, so that a hang costs no more than that;
+# together they take about nine minutes.
 set -u
-rounds=${ROUNDS:-3}
+rounds=${ROUNDS:-2}
 OUT=${OUT:-gpu-session}
 python=${PYTHON:-python3}
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}." PYTHONUNBUFFERED=1
@@ -34,7 +34,7 @@ for what in ${*:-build tests soak recordings tasks overhead}; do
   case $what in
     build) part build 120 "$python" benchmarks/gpu_build.py ;;
     tests) part tests 240 $pytest tests/gpu -m "gpu and not slow" --timeout 60 ;;
-    soak) part soak 240 $pytest tests/gpu/test_soak.py -m "gpu and slow" --timeout 230 ;;
+    soak) part soak 200 $pytest tests/gpu/test_soak.py -m "gpu and slow" --timeout 190 ;;
     recordings)
       record dynamic schedule=dynamic
       record static schedule=static
@@ -42,7 +42,7 @@ for what in ${*:-build tests soak recordings tasks overhead}; do
       record experts schedule=dynamic,experts=8,ffn=512,ranks=2,steps=75
       ;;
     tasks) part tasks 150 "$python" benchmarks/gpu_tasks.py --rounds "$rounds" --out "$OUT/gpu_tasks.json" ;;
-    overhead) part overhead 200 "$python" benchmarks/gpu_overhead.py --rounds "$rounds" --out "$OUT/gpu_overhead.json" ;;
+    overhead) part overhead 100 "$python" benchmarks/gpu_overhead.py --rounds "$rounds" --out "$OUT/gpu_overhead.json" ;;
     *) echo "there is no part $what" >&2; exit 2 ;;
   esac
 done

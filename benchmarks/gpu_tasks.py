@@ -38,8 +38,8 @@ from megascope.capture.segment.words import Cursor, Record, Summary
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "gpu"))
 from monitors import histogram
 
-LENGTHS = (1, 5, 24, 96)
-"""Rounds of 100 multiply-adds: about 0.2, 1, 5 and 20 µs."""
+LENGTHS = (1, 2, 5, 24, 96)
+"""Rounds of 100 multiply-adds: about 0.2, 0.4, 1, 5 and 20 µs."""
 TARGET_NS = 150_000_000
 CLOCK_GHZ = 1.98
 

@@ -21,7 +21,9 @@ struct Changing {
   MonitorShared& shared;
   Party party, coming;  // who watches; and while that changes, who will
   u64* cursor;
-  u64 now, last_control, pinged, prepared;
+  u64 now, last_control, pinged;
+  u64 preparing;  // of the part that is being made ready: how far it is
+  u32 prepared;   // workers whose part of a new program's maps is ready
   u32 index, workers;
   u32 control, asked, latched;  // the recorder's word (mask and commit byte): in force, asked for, seen on the host
   u32 change, wanted, polled;   // numbers of changes: in force, asked for, seen on the host
@@ -36,7 +38,7 @@ struct Changing {
     index = i;
     now = warp_time();
     cursor = segment.cursors + i * MS_CURSOR_WORDS;
-    last_control = pinged = prepared = 0;
+    last_control = pinged = preparing = prepared = 0;
     workers = 0;
     coming = party = {0, 0, 0, static_cast<Running*>(segment.running) + i * PLACES};
     control = asked = latched = change = wanted = polled = leaving = sharing = turn = staying = 0;
@@ -83,7 +85,7 @@ struct Changing {
       return;
     }
     step = SWITCH_PREPARE;
-    prepared = 0;
+    preparing = prepared = 0;
     const Change& c = segment.programs->change;
     if (c.place != NOWHERE && lane_id() == 0) party.running[c.place] = c.running;
     __syncwarp();
@@ -108,21 +110,16 @@ struct Changing {
   MS_DEVICE bool prepare() {
     const Change& c = segment.programs->change;
     if (c.place == NOWHERE) return true;
+    if (prepared == workers) return true;
     const VmAttached& a = party.running[c.place].vm;
-    const u64 all = a.program->worker_words;
-    const u32 i = static_cast<u32>(prepared / all);
-    if (i == workers) return true;
-    u64 from = prepared % all;
-    u64* part = a.part(worker(i));
-    const bool ready = vm_prepare(a, part, false, from, PREPARE_WORDS);
-    prepared = ready ? (i + 1) * all : i * all + from;
-    if (ready) {
-      vm_follow(a, part);
-      u32* book = reinterpret_cast<u32*>(&book_of(c.place, worker(i)));
-      for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
-      __syncwarp();
-    }
-    return false;
+    u64* part = a.part(worker(prepared));
+    if (!vm_prepare(a, part, false, preparing, PREPARE_WORDS)) return false;
+    vm_follow(a, part);
+    u32* book = reinterpret_cast<u32*>(&book_of(c.place, worker(prepared)));
+    for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
+    __syncwarp();
+    preparing = 0;
+    return ++prepared == workers;
   }
 
   /// The workers are to fire for those that run and those that will.

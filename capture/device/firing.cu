@@ -98,12 +98,13 @@ extern "C" __global__ void __launch_bounds__(ms::BLOCK_THREADS, 1) tasks(unsigne
   }
   ComputeHooks hooks;
   hooks.open(shared.hooks, threadIdx.x);
-  while (load_host(segment.host + HOST_GO) == 0 && device_time() < deadline) {
+  // One thread of a block asks, and not often: reads over PCIe queue up, and those of the elected monitor behind them.
+  while (threadIdx.x == 0 && load_host(segment.host + HOST_GO) == 0 && device_time() < deadline) {
     hooks.refresh();
-    __nanosleep(1000);
+    __nanosleep(20000);
   }
-  hooks.refresh(), hooks.refresh();
   compute_barrier();
+  hooks.refresh(), hooks.refresh();
   float x = threadIdx.x;
   const u64 began = device_time();
   for (u32 t = 1; t <= count; t++) {

@@ -11,6 +11,7 @@
 namespace ms {
 
 constexpr u64 BEAT_NS = 250000;         // heartbeat, and publication of rows that wait for company
+constexpr u64 COMPANY_NS = 200000;      // how long records wait for more, so that programs see many events at once
 constexpr u32 FEW = 16;                 // events in a look at all workers: fewer are worth waiting for company
 constexpr u32 SHORTEST_NAP_NS = 250;    // between looks; a look costs the workers of its multiprocessor some cycles
 constexpr u32 LONGEST_NAP_NS = 8000;    // much less than it takes to fill a queue
@@ -27,6 +28,8 @@ struct Monitor : Changing {
   u32 nap;
   u32 exporting;  // places of programs that run and have an epoch to export
   u32 epochs;     // that its workers have ended, all together
+  bool left;      // all workers have
+  bool last;      // and nothing came after that
 
   MS_DEVICE Monitor(MonitorShared& s, u32 i, u64 until) : Changing(s, i), accounts(s, i) {
     deadline = __shfl_sync(FULL_WARP, until, 0);
@@ -35,6 +38,7 @@ struct Monitor : Changing {
     last_publish = now;
     last_beat = 0;
     exporting = epochs = 0;
+    left = last = false;
     nap = SHORTEST_NAP_NS;
   }
 
@@ -51,7 +55,6 @@ struct Monitor : Changing {
 
   /// Until all workers have left and everything is told.
   MS_DEVICE void run() {
-    bool left = false, last = false;  // workers have left; nothing comes any more
     u64 patience = 0;
     for (;;) {
       now = warp_time();
@@ -98,12 +101,22 @@ struct Monitor : Changing {
 #pragma unroll 1
     for (u32 i = 0; i < workers; i++) {
       Watched w = get(i);
-      got += drain(w, i);
+      if (due(w)) {
+        w.drained = now;
+        got += drain(w, i);
+      }
       if (now >= w.due && (!w.until || w.queue.reached(w.until))) close(w, i);
       if (beat) tell_worker(w);
       put(w, i);
     }
     return got;
+  }
+
+  /// A batch costs much the same with one event as with 32, and what it costs is taken from the workers beside it: so
+  /// records wait for company, unless there is enough of it or something else waits for them.
+  MS_DEVICE bool due(const Watched& w) const {
+    if (left || last || step != SWITCH_NONE || now >= w.due || now - w.drained >= COMPANY_NS) return true;
+    return w.queue.crowded();
   }
 
   MS_DEVICE u32 drain(Watched& w, u32 i) {

@@ -299,6 +299,12 @@ struct Consumer {
     return __all_sync(FULL_WARP, older(stamp) || !precedes(stamp, until));
   }
 
+  /// As many records are waiting as one look takes.
+  MS_DEVICE bool crowded() const {
+    const u32 at = taken + (32 >> pairs) - 1;
+    return __all_sync(FULL_WARP, !older(Space::load_16(slots + (at & last) * 32 + 16).w));
+  }
+
   /// Nothing whole is waiting: after `lost` this means that every loss counted so far comes directly after what was
   /// taken, since a loss is counted only when the records before it are whole.
   MS_DEVICE bool empty() const {

@@ -21,15 +21,39 @@ constexpr u32 VM_END_WORDS = 3;
 constexpr u32 VM_LOOKS = 64;                            // at entries, or 32 stamps, in one call
 constexpr u32 VM_EXPORT_WORDS = 1 + 8 + VM_HIST_WORDS;  // room that an export needs: the longest record
 
-/// Make ready some more of a part (the shared one if `shared`): zero, then the initial contents of global sections.
-/// `from` counts on from 0. True when the part is ready.
+/// Zeroes what lies at `from` and before `end`, of stretches that are counted through one after another.
+struct VmStretches {
+  u64 from, end, counted;
+
+  MS_DEVICE void zero(u64* words, u64 n) {
+    const u64 first = from > counted ? from - counted : 0;
+    MS_LANES(lane) for (u64 k = first + lane; k < n && counted + k < end; k += 32) words[k] = 0;
+    counted += n;
+  }
+};
+
+/// Make ready some more of a part (the shared one if `shared`), at most `words`; `from` counts on from 0. True when the
+/// part is ready.
+///
+/// Only what a look at a map goes by is zeroed: counts, the index of keys or the stamps, and the values of arrays that
+/// are always there. Keys and other values are written when a key is made, before anybody reads them; they are nearly
+/// all of the memory, and hold whatever an earlier program has left.
 MS_DEVICE bool vm_prepare(const VmAttached& a, u64* part, bool shared, u64& from, u32 words) {
   const VmHeader& p = *a.program;
-  const u64 all = shared ? p.shared_words : p.worker_words, end = all - from < words ? all : from + words;
-  MS_LANES(lane) for (u64 k = from + lane; k < end; k += 32) part[k] = 0;
-  from = end;
+  VmStretches s{from, from + words, 0};
+  s.zero(part, PART_WORDS);
+#pragma unroll 1
+  for (u32 k = 0; k < p.maps; k++) {
+    const VmMap& m = p.map()[k];
+    if (m.shared() != shared) continue;
+    u64* bank = part + m.offset + MAP_WORDS;
+    s.zero(part + m.offset, MAP_WORDS);
+    for (u32 b = 0; b < m.banks; b++) s.zero(bank + static_cast<u64>(b) * m.bank_words, m.slots);
+    if (m.indexed() && !m.aggregate()) s.zero(bank + m.slots, static_cast<u64>(m.max_entries) * m.value_words);
+  }
+  from = s.end;
   warp_sync();
-  if (end < all) return false;
+  if (s.end < s.counted) return false;
 #pragma unroll 1
   for (u32 k = 0; k < p.maps; k++) {
     const VmMap& m = p.map()[k];

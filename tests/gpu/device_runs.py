@@ -38,26 +38,29 @@ def engine(cuda: Any, path: Path, spec: str, *, record: bool = True, keep_every:
 
 
 KEPT = 8
-"""Of so many steps, the logits of one are kept and compared."""
+"""Of so many steps, the logits of one are kept."""
+COMPARED = 20_000
+"""Of so many steps, at most, what was computed is held against another run."""
 
 
 def unharmed(engine: CudaEngine) -> None:
-    """What a kernel that kept logits has computed under hooks is what it computes without; it runs again for that.
+    """A kernel that kept logits has computed all of them under hooks, and what it computes without: it runs again.
 
     Outputs are poisoned before a launch, so that what was not written is seen.
     """
     kernel, steps = engine.kernel, engine.counts()["steps"]
-    there = kernel.plan.request[: steps : kernel.keep_every] > 0
 
-    def computed() -> tuple[NDArray[Any], NDArray[Any]]:
+    def computed(steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        there = kernel.plan.request[: steps : kernel.keep_every] > 0
         return kernel.used_tokens()[:steps].copy(), kernel.kept_logits()[: len(there)][there]
 
-    tokens, kept = computed()
     assert steps > 0
-    assert not np.isnan(kept).any()
-    kernel.launch(Hooks.NONE, steps=steps)
+    assert not np.isnan(computed(steps)[1]).any()
+    compared = min(steps, COMPARED)
+    tokens, kept = computed(compared)
+    kernel.launch(Hooks.NONE, steps=compared)
     assert kernel.wait() == "done"
-    tokens_alone, kept_alone = computed()
+    tokens_alone, kept_alone = computed(compared)
     np.testing.assert_array_equal(kept, kept_alone)
     np.testing.assert_array_equal(tokens, tokens_alone)
 

@@ -50,7 +50,7 @@ def spread(ms: Any) -> str:
 
 @pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 def test_swapped_while_it_runs(cuda: Any, segment_path: Path, tmp_path: Path, transport: str) -> None:
-    seconds, period_ms, least = (1, 100, 4) if cuda.simulated else (3, 10, 200)
+    seconds, period_ms, least = (1, 100, 4) if cuda.simulated else (2, 10, 100)
     came = soaked(cuda, segment_path, tmp_path, f"{cuda.long},transport={transport}", seconds, period_ms, least)
     assert came["programs"] >= least
     assert came["programs equal to raw rows"] >= 1

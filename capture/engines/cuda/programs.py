@@ -33,8 +33,10 @@ from .slices import slices
 NOWHERE = 32
 PATIENCE_S = 2.0
 """How long monitors may take to go over to a change."""
-SETTLE_S = 0.001
+SETTLE_S = 0.005
 """How long they are watched before anything else is done again."""
+ROOM_S = 0.001
+"""When a change takes longer, it may be that monitors wait for room to export."""
 DIGEST_S = 0.002
 """How long a request waits at most for what programs have exported to be put together."""
 MOST_WAITING = 1024
@@ -247,8 +249,8 @@ class Programs:
             return
         if (self._memory.words[:, MonitorWord.CHANGE] != pending.number).any():
             waited = time.monotonic_ns() - pending.asked
-            if waited > SETTLE_S * 1e9:
-                self._take()  # who waits for room to export cannot go over
+            if waited > ROOM_S * 1e9:
+                self._take()
             if waited > PATIENCE_S * 1e9:
                 # It may still come into force: its place and memory are not given to another.
                 self._pending = None
