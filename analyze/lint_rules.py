@@ -195,8 +195,8 @@ RULES = (
     ),
     Rule(
         "wait_for_nothing",
-        "a wait begins only where something is wanted still",
-        "waits of no length drown the real ones",
+        "a wait says that something is wanted still: the counter it saw is below what it wants",
+        "waits of no length drown the real ones, or the wait is for something else than it says",
         "SELECT 'dependency ' || dep AS place, min(t) AS t, count(*) AS n FROM events "
         "WHERE hook = 5 AND dep <> 0 AND (aux >> 32) >= (aux & 4294967295) GROUP BY dep",
         severity="warning",

@@ -100,8 +100,11 @@ struct Source {
       if (load_system(word) <= iteration) {
         if (iteration == 0)
           hooks.wait(0, 0, 0, 0, 1);
-        else
-          hooks.wait(0, done, engine.end_dep, load_system(engine.ended) - done * wanted, wanted);
+        else {
+          // It is over when the next iteration begins, and before that nobody who waits for it sees the last release.
+          const u32 seen = load_system(engine.ended) - done * wanted;
+          hooks.wait(0, done, engine.end_dep, min(seen, wanted - 1), wanted);
+        }
         if (!until<true>(hooks, word, iteration, 1)) return {0, 0, 0};
         hooks.resume(0, iteration ? done : 0, iteration ? engine.end_dep : 0);
       } else {

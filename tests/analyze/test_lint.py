@@ -109,6 +109,17 @@ def _repeat_sequence(rows: Rows, _: dict[str, pa.Table]) -> None:
     rows["seq"][at] = rows["seq"][before].max()
 
 
+def _see(missing: int) -> Callable[[Rows, dict[str, pa.Table]], None]:
+    """A wait that saw all but `missing` of the releases that it wants."""
+
+    def plant(rows: Rows, _: dict[str, pa.Table]) -> None:
+        at = int(np.nonzero((rows["hook"] == 5) & (rows["dep"] != 0))[0][20])
+        wanted = int(rows["aux"][at]) & WANTED
+        rows["aux"][at] = wanted - missing << 32 | wanted
+
+    return plant
+
+
 def _silence(rows: Rows, _: dict[str, pa.Table]) -> None:
     keep = rows["hook"] != 7
     for name in rows:
@@ -150,6 +161,7 @@ PLANTED = [
     ("released_too_often", _add(7, "aux", 1 << 40)),
     ("wanted_disagrees", _add(7, "aux", 5)),
     ("counter_goes_back", _copy(7)),
+    ("wait_for_nothing", _see(0)),
     ("unknown_request", _set(3, "request", 55_555)),
     ("unknown_request_set", _empty("request_sets")),
     ("unknown_request_state", _add(10, "aux", 40)),
@@ -175,6 +187,15 @@ def test_a_planted_fault_is_found(sound: Path, tmp_path: Path, rule: str, plant)
     assert rule in found, f"found only {sorted(found)}"
     assert found[rule].place
     assert found[rule].cases >= 1
+
+
+def test_a_wait_that_lacks_one_release_is_no_wait_for_nothing(sound: Path, tmp_path: Path) -> None:
+    with Trace.open(sound) as trace:
+        rows = ring_rows(trace)
+        tables = {t.name: trace.table(t.name) for t in (*COMPILER_TABLES, *ENGINE_TABLES)}
+        _see(1)(rows, tables)
+        write(tmp_path / "sound.mscope", trace, rows, tables)
+    assert lint(tmp_path / "sound.mscope").findings == []
 
 
 def test_the_sound_run_is_silent_and_so_are_the_samples(sound: Path) -> None:

@@ -66,6 +66,71 @@ def test_an_example_is_right_and_lint_is_silent(
     assert megascope("sql", out, waits, "--format", "csv").split()[-1] == "0"
 
 
+def sums(cuda: Any, host: ModuleType, segment: Path, transport: str, blocks: int, ranks: int, iterations: int) -> Any:
+    """[iterations, blocks] what ranks.cu computed, recorded into `segment`."""
+    from megascope.capture.engines.cuda.compilation import Hooks
+    from megascope.capture.engines.cuda.scope import Scope
+
+    each, end = blocks // ranks, ranks + 1
+    of = [b // each for b in range(blocks)]
+    give = [host.task_row(1 + b, 1, b, 0, b, 0) | {"rank": of[b]} for b in range(blocks)]
+    add = [host.task_row(1 + blocks + b, 2, b, 1 + of[b], b, 1) | {"rank": of[b]} for b in range(blocks)]
+    releases = {t["index"]: 1 + t["rank"] for t in give} | {t["index"]: end for t in add}
+    gathered = [host.dep_row(1 + r, "gathered", [r], host.DATA, each, 1) | {"rank": r} for r in range(ranks)]
+    tables = {
+        "task_classes": [
+            host.class_row(1, "give", "number[block]", []),
+            host.class_row(2, "add", "sums[block]", [host.DATA]),
+        ],
+        "dependencies": [*gathered, host.dep_row(end, "end", [], host.CONTROL, blocks, 2)],
+        "static_tasks": give + add,
+        "task_deps": host.edges(give + add, releases),
+    }
+    cp = cuda.cupy
+    hooks = Hooks.QUEUE if transport == "warp" else Hooks.DEVICE
+    source = Path(__file__).with_name("ranks.cu")
+    module = cp.RawModule(path=str(cuda.compiled(source, f"sm_{cp.cuda.Device(0).compute_capability}", hooks)))
+    given = cp.asarray(np.arange(blocks, dtype=np.uint32))
+    number, counts, begun = (cp.zeros(n, np.uint32) for n in (blocks, ranks + 2, ranks))
+    out = cp.zeros(iterations * blocks, np.uint32)
+    stream = cp.cuda.Stream(non_blocking=True)
+    with Scope(
+        cp, module, segment, tables, blocks=blocks, ranks=ranks, hooks=host.HOOKS, transport=transport, end=end,
+        record=True, ring_mb=16, arena_mb=1, seconds=30, compiled=cuda.compiled,
+    ) as scope:  # fmt: skip
+        scope.begin(stream)
+        with stream:
+            arguments = (given, number, out, counts, begun, np.uint32(iterations))
+            module.get_function("ranks")((blocks,), (32 + scope.threads,), arguments)
+        scope.follow(stream)
+    return out.get().reshape(iterations, blocks)
+
+
+@pytest.mark.parametrize("transport", ["warp", "block"])
+def test_a_kernel_of_several_ranks_is_told_by_rank(
+    cuda: Any, host: ModuleType, segment_path: Path, tmp_path: Path, transport: str
+) -> None:
+    blocks, ranks, iterations = 6, 3, 3 if cuda.simulated else 20
+    got = sums(cuda, host, segment_path, transport, blocks, ranks, iterations)
+    numbers = np.arange(blocks) + np.arange(iterations)[:, None]
+    each = numbers.reshape(iterations, ranks, -1).sum(axis=2)
+    np.testing.assert_array_equal(got, np.repeat(each, blocks // ranks, axis=1))
+    out = tmp_path / "a.mscope"
+    megascope("capture", segment_path, "-o", out, "--quiet")
+    assert megascope("lint", out) == ""
+
+    def by_rank(what: str) -> list[list[int]]:
+        said = megascope("sql", out, f"SELECT rank, {what} GROUP BY rank ORDER BY rank", "--format", "csv")
+        return [[int(v) for v in line.split(",")] for line in said.split()[1:]]
+
+    told = [[r, 2 * r, 2 * r + 1] for r in range(ranks)]
+    assert by_rank("min(worker) AS a, max(worker) AS b FROM workers") == told
+    assert by_rank("min(worker) AS a, max(worker) AS b FROM events") == told
+    whole = "count(*) AS n FROM tasks WHERE ready IS NOT NULL AND start IS NOT NULL AND complete IS NOT NULL"
+    assert by_rank(whole) == [[r, iterations * 2 * blocks // ranks] for r in range(ranks)]
+    assert by_rank("sum(observed) AS n FROM coverage") == by_rank("count(*) AS n FROM events")
+
+
 def test_tables_that_do_not_fit_are_refused_in_a_line(cuda: Any, host: ModuleType, segment_path: Path) -> None:
     from megascope.capture.engines.cuda.compilation import Hooks
     from megascope.capture.engines.cuda.scope import Scope
@@ -76,7 +141,7 @@ def test_tables_that_do_not_fit_are_refused_in_a_line(cuda: Any, host: ModuleTyp
     )
     good = host.sum_tables()
 
-    def refused(tables: dict[str, Any], hooks: tuple[str, ...] = ("start",)) -> str:
+    def refused(tables: dict[str, Any], hooks: tuple[str, ...] = ("start",), ranks: int = 1) -> str:
         with pytest.raises(Usage) as e:
             Scope(
                 cuda.cupy,
@@ -84,6 +149,7 @@ def test_tables_that_do_not_fit_are_refused_in_a_line(cuda: Any, host: ModuleTyp
                 segment_path,
                 tables,
                 blocks=2,
+                ranks=ranks,
                 hooks=hooks,
                 transport="block",
                 arena_mb=1,
@@ -98,3 +164,8 @@ def test_tables_that_do_not_fit_are_refused_in_a_line(cuda: Any, host: ModuleTyp
     assert "wait for dependency 63" in refused({"static_tasks": good["static_tasks"]})
     assert "side table 'task_classes'" in refused({"task_classes": [{"id": 1}]})
     assert "no hook 'begin'" in refused(good, ("begin",))
+    assert "2 blocks are not 3 ranks" in refused(good, ranks=3)
+    assert "2 blocks are not 0 ranks" in refused(good, ranks=0)
+    workers = [{"worker": w, "monitor": 0, "sm": -1, "role": "compute", "rank": 0} for w in range(2)]
+    assert "'workers' has not its 2 workers, or not on their ranks" in refused(good | {"workers": workers}, ranks=2)
+    assert "'workers' has not its 2 workers" in refused(good | {"workers": workers[1:]})

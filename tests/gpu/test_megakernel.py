@@ -118,6 +118,9 @@ def test_rows_tell_what_the_graph_says(cuda: Any, segment_path: Path, schedule: 
     count = np.where(found["flags"][ready] & FLAG_RANGE, found["tile"][ready], 1)
     assert count.sum() == steps * graph.tasks
     assert (hook == HOOK["wait"]).sum() - (hook == HOOK["resume"]).sum() in range(e.kernel.blocks + 1)
+    waits = (hook == HOOK["wait"]) & (found["dep"] > 0)
+    seen, wanted = found["aux"][waits] >> np.uint64(32), found["aux"][waits] & np.uint64(0xFFFFFFFF)
+    assert (seen < wanted).all(), "who waits for something has not seen all of it"
     step = hook == HOOK["step"]
     assert np.array_equal(np.bincount(found["flags"][step], minlength=3), [0, steps, steps])
     requests = hook == HOOK["request"]

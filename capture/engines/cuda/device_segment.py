@@ -32,6 +32,21 @@ def ring_blocks(ring_mb: float, block_rows: int, monitors: int) -> int:
     return int(min(max(ring_mb * 1e6 // (monitors * one), 2), MAX_BLOCKS))
 
 
+def worker_table(blocks: int, roles: int, monitors: int, ranks: int = 1) -> pa.Table:
+    """`workers` as the device counts them (`struct Segment`): worker b is block b's compute worker, blocks + b its
+    scheduler worker where there are two roles. Monitor m drains every monitors-th from m; each rank has blocks / ranks.
+    """
+    ids = np.arange(roles * blocks)
+    columns: dict[str, Any] = {
+        "worker": ids,
+        "monitor": ids % monitors,
+        "sm": np.full(len(ids), -1),
+        "role": ["compute"] * blocks + ["scheduler"] * (len(ids) - blocks),
+        "rank": ids % blocks // (blocks // ranks),
+    }
+    return pa.table(columns, schema=WORKERS.schema)
+
+
 class DeviceSegment:
     """What the host has to do for a segment that a kernel writes. Call `poll` often from one thread while it runs.
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,8 @@ from ..faults import GroundTruth
 from ..serving import Teller, Told
 from ..side_tables import compiler_tables
 from .clock import TICK_NS
-from .device_segment import DeviceSegment, ring_blocks
-from .kernel import Megakernel
+from .device_segment import DeviceSegment, ring_blocks, worker_table
+from .kernel import ROLES, Megakernel
 
 EXPORTED = (
     "ready", "assign", "start", "complete", "wait", "resume", "release", "send", "receive", "request", "step",
@@ -37,19 +36,11 @@ def exported(dynamic: bool, ranks: int = 1) -> int:
 
 
 def side_tables(kernel: Megakernel) -> dict[str, pa.Table]:
-    """The compiler's tables: compute worker i of block i, scheduler worker blocks + i; monitor m drains every m-th."""
+    """The compiler's tables by name; that of the workers has the scheduler workers too."""
     n = kernel.blocks
     schedule = None if kernel.settings.dynamic else kernel.schedule
     out = compiler_tables(kernel.graph, kernel.rank_blocks, schedule, np.arange(n), np.full(n, -1))
-    ids = np.arange(2 * n)
-    columns: dict[str, Any] = {
-        "worker": ids,
-        "monitor": ids % kernel.monitor_count,
-        "sm": np.full(2 * n, -1),
-        "role": ["compute"] * n + ["scheduler"] * n,
-        "rank": ids % n // kernel.rank_blocks,
-    }
-    return out | {WORKERS.name: pa.table(columns, schema=WORKERS.schema)}
+    return out | {WORKERS.name: worker_table(n, ROLES, kernel.monitor_count, kernel.settings.model.ranks)}
 
 
 class CudaEngine:
@@ -64,7 +55,7 @@ class CudaEngine:
         self.kernel, self._held = kernel, hold
         s = kernel.settings
         layout = Layout(
-            workers=2 * kernel.blocks,
+            workers=ROLES * kernel.blocks,
             monitors=kernel.monitor_count,
             block_rows=s.block_rows,
             blocks=ring_blocks(s.ring_mb, s.block_rows, kernel.monitor_count),

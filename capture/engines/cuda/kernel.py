@@ -22,18 +22,7 @@ from .clock import LoneClock
 from .compilation import Hooks, cubin
 from .memory import HostWords, SegmentMemory
 from .monitors import MonitorMemory, Sizes
-from .parameters import (
-    DEPENDENCY,
-    ENGINE,
-    ENGINE_SYMBOL,
-    LEAVE,
-    LINE_BYTES,
-    ORDER_LINES,
-    RUN_LINES,
-    SEGMENT,
-    SEGMENT_SYMBOL,
-    TASK,
-)
+from .parameters import ENGINE, ENGINE_SYMBOL, LEAVE, LINE_BYTES, ORDER_LINES, RUN_LINES, SEGMENT, SEGMENT_SYMBOL, fill
 from .ranks import Ranks
 from .settings import Settings
 
@@ -139,7 +128,7 @@ class Megakernel:
             module = self.cupy.RawModule(path=str(self._compiled("megakernel.cu", self.architecture, hooks)))
             function = module.get_function("megakernel")
             sizes = Sizes.of(self.cupy, module) if hooks in FIRING else None
-            shared = int(self._global(module, "shared_bytes", 4).get().view(np.uint32)[0])
+            shared = int(self.cupy.ndarray((1,), np.uint32, module.get_global("shared_bytes")).get()[0])
             shared += tables.operator_bytes(self.settings.model)
             function.max_dynamic_shared_size_bytes = shared
             self._builds[hooks] = Build(module, function, function.num_regs, function.local_size_bytes, shared, sizes)
@@ -156,9 +145,6 @@ class Megakernel:
                 raise Usage("cannot start the cuda engine", f"monitor_blocks={self.monitor_count}", f"{least} at least")
             self._monitors = MonitorMemory(self.cupy, sizes, self.monitor_count, self.blocks, workers, arena)
         return self._monitors
-
-    def _global(self, module: Any, name: str, nbytes: int) -> Any:
-        return self.cupy.ndarray((nbytes,), np.uint8, module.get_global(name))
 
     def perturbation(self) -> dict[str, Any]:
         """What recording takes of the device, and the state of its clocks."""
@@ -223,51 +209,26 @@ class Megakernel:
         self._arrays["kept_logits"].data.memset_async(0xFF, self._arrays["kept_logits"].nbytes, self.stream)
         self.ranks.reset(self.stream)
         self._line("orders", ORDER_LINES.index("control")).set(np.array([mask], np.uint32), stream=self.stream)
-        for name, record in ((SEGMENT_SYMBOL, SEGMENT), (ENGINE_SYMBOL, ENGINE)):
-            constant = np.zeros(1, record)
-            for field in values.keys() & set(record.names or ()):
-                constant[field] = values[field]
-            self._global(module, name, record.itemsize).set(constant.view(np.uint8), stream=self.stream)
+        for symbol, record in ((SEGMENT_SYMBOL, SEGMENT), (ENGINE_SYMBOL, ENGINE)):
+            fill(self.cupy, module, symbol, record, values, self.stream)
         self.stream.synchronize()
 
     def _sizes(self) -> dict[str, int]:
-        s, m, g = self.settings, self.settings.model, self.graph
-        return {
+        s = self.settings
+        return tables.sizes(self.graph) | {
             "host": self.host.words_pointer,
             "step_begun": self.host.begun_pointer,
             "limit_ns": int(s.seconds * 1e9),
             "epoch_ns": int(s.epoch_ms * 1e6),
             "blocks": self.blocks,
-            "ranks": m.ranks,
             "rank_blocks": self.rank_blocks,
-            "rank_tasks": g.tasks // m.ranks,
-            "rounds": m.rounds,
             "shards": self.ranks.pointer,
-            "ended": int(self._arrays["counters"].data.ptr) + 4 * g.end,
+            "ended": int(self._arrays["counters"].data.ptr) + 4 * self.graph.end,
             "roles": ROLES,
-            "n_tasks": g.tasks,
-            "task_bytes": TASK.itemsize,
-            "dep_bytes": DEPENDENCY.itemsize,
-            "n_deps": g.deps,
-            "n_classes": len(g.classes),
-            "end_dep": g.end,
             "steps": s.steps,
-            "slots": m.slots,
             "capacity": self.capacity,
             "pressure": s.pressure,
             "faulty": bool(s.faults),
-            "operator_bytes": tables.operator_bytes(m),
-            "layers": m.layers,
-            "d_model": m.d_model,
-            "heads": m.local_heads,
-            "kv_heads": m.local_kv_heads,
-            "head_dim": m.head_dim,
-            "ffn": m.local_ffn,
-            "experts": m.experts,
-            "top_k": m.top_k,
-            "vocab": m.vocab,
-            "vocab_part": m.vocab // m.ranks,
-            "context": m.context,
             "cache_rows": self._cache_rows,
             "keep_every": self.keep_every,
             "native_slots": NATIVE_SLOTS,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 
@@ -96,3 +99,17 @@ RELEASE = np.dtype([("dep", "<u4"), ("wanted", "<u4"), ("first", "<u4"), ("waite
 """`struct Release`."""
 RELEASE_BITS = 24
 """Of a mail's word for the place of a task's releases; the other 8 say how many."""
+
+
+def fill(
+    cupy: Any, module: Any, symbol: str, record: np.dtype[np.void], values: Mapping[str, int], stream: Any
+) -> None:
+    """Write a loaded module's constant, in `stream`: every field of `record` that `values` names, the others 0.
+
+    Values that are no field of it are another constant's, and left out.
+    """
+    constant = np.zeros(1, record)
+    for field in values.keys() & set(record.names or ()):
+        constant[field] = values[field]
+    whole = cupy.ndarray((record.itemsize,), np.uint8, module.get_global(symbol))
+    whole.set(constant.view(np.uint8), stream=stream)

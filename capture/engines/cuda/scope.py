@@ -18,10 +18,10 @@ from ...segment.side import from_json
 from ...segment.words import Clock, Policy
 from .clock import TICK_NS, LoneClock
 from .compilation import Hooks, cubin
-from .device_segment import DeviceSegment, ring_blocks
+from .device_segment import DeviceSegment, ring_blocks, worker_table
 from .memory import HostWords
 from .monitors import MonitorMemory, Sizes
-from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, SEGMENT_SYMBOL, TASK_ROW
+from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, SEGMENT_SYMBOL, TASK_ROW, fill
 
 WATCHED = 8
 """Workers of a monitor block: fewer than it can watch, so that none waits long for its turn."""
@@ -42,9 +42,10 @@ class Scope:
 
     module: loaded, built with MS_HOOKS 1 (transport "warp") or 3 ("block"). tables: what the compiler knows, by name
     (`megascope schema task_classes` and so on), each Arrow or rows as in schema.json; `workers` is made where it is not
-    given. blocks: of the launch. roles: workers of a block: 1, or 2 where a scheduler warp fires too. hooks: those that
-    the kernel fires. end: the dependency that ends an iteration, 0: none. seconds: the device-side deadline. record:
-    record everything from the first event on, whether anyone drains or not.
+    given. blocks: of the launch. roles: workers of a block: 1, or 2 where a scheduler warp fires too. ranks: among
+    which the blocks are divided evenly: rank r has those from r * blocks / ranks. hooks: those that the kernel fires.
+    end: the dependency that ends an iteration, 0: none. seconds: the device-side deadline. record: record everything
+    from the first event on, whether anyone drains or not.
 
     Raises Usage where tables or sizes do not fit, MegascopeError when the segment cannot be made.
     """
@@ -59,6 +60,7 @@ class Scope:
         blocks: int,
         hooks: Iterable[str],
         roles: int = 1,
+        ranks: int = 1,
         transport: str = "warp",
         end: int = 0,
         seconds: float = 60.0,
@@ -70,6 +72,8 @@ class Scope:
         record: bool = False,
         compiled: Callable[[str, str, Hooks], Path] = cubin,
     ) -> None:
+        if ranks < 1 or blocks % ranks:
+            raise Usage(_WHAT, f"{blocks} blocks are not {ranks} ranks of as many each", "launch a multiple of them")
         self.cupy, self._module = cupy, module
         self._blocks_of_its_own = transport == "block"
         self.threads = 0 if self._blocks_of_its_own else 32
@@ -82,12 +86,10 @@ class Scope:
         device = cupy.cuda.Device(0)
         clock = cupy.RawModule(path=str(compiled("clock.cu", f"sm_{device.compute_capability}", Hooks.QUEUE)))
         self._clock = LoneClock(clock, self._host)
-        self._side = _side_tables(tables, blocks, roles, self.monitors)
-        tasks, deps = _task_rows(self._side), _dep_rows(self._side)
-        self._tables = [cupy.asarray(rows.view(np.uint8).reshape(-1)) for rows in (tasks, deps)]
         layout = Layout(
             workers=workers,
             monitors=self.monitors,
+            ranks=ranks,
             block_rows=BLOCK_ROWS,
             blocks=ring_blocks(ring_mb, BLOCK_ROWS, self.monitors),
             clock=Clock.GLOBALTIMER,
@@ -101,6 +103,9 @@ class Scope:
             arena_bytes=int(arena_mb * 1e6),
             name=name,
         )
+        self._side = _side_tables(tables, worker_table(blocks, roles, self.monitors, ranks))
+        tasks, deps = _task_rows(self._side), _dep_rows(self._side)
+        self._tables = [cupy.asarray(rows.view(np.uint8).reshape(-1)) for rows in (tasks, deps)]
         self._its = DeviceSegment(
             cupy, Path(path), layout, self._memory, self._host,
             side_tables=self._side, engine={"kind": "cuda", "params": {"transport": transport}}, record=record,
@@ -117,8 +122,8 @@ class Scope:
             "end_dep": end,
             "limit_ns": int(seconds * 1e9),
             "blocks": blocks,
-            "rank_blocks": blocks,
-            "ranks": 1,
+            "rank_blocks": blocks // ranks,
+            "ranks": ranks,
             "roles": roles,
         }
         self._begun = self._running = False
@@ -132,11 +137,7 @@ class Scope:
         if self._its.mask:
             at = ORDER_LINES.index("control") * LINE_BYTES // 4
             self._orders[at : at + 1].set(np.array([self._its.mask], np.uint32), stream=stream)
-        constant = np.zeros(1, SEGMENT)
-        for field, value in self._values.items():
-            constant[field] = value
-        whole = self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, self._module.get_global(SEGMENT_SYMBOL))
-        whole.set(constant.view(np.uint8), stream=stream)
+        fill(self.cupy, self._module, SEGMENT_SYMBOL, SEGMENT, self._values, stream)
         stream.synchronize()
         self._beside = self.cupy.cuda.Stream(non_blocking=True)
         if self._blocks_of_its_own:
@@ -194,7 +195,8 @@ def _hook(name: str) -> int:
     return HOOK_BY_NAME[name].id
 
 
-def _side_tables(given: Mapping[str, pa.Table | Rows], blocks: int, roles: int, monitors: int) -> dict[str, pa.Table]:
+def _side_tables(given: Mapping[str, pa.Table | Rows], workers: pa.Table) -> dict[str, pa.Table]:
+    """The given tables as declared. workers: as the device counts them."""
     known = {t.name: t for t in COMPILER_TABLES}
     out: dict[str, pa.Table] = {}
     for name, rows in given.items():
@@ -205,16 +207,11 @@ def _side_tables(given: Mapping[str, pa.Table | Rows], blocks: int, roles: int, 
             out[name] = out[name].cast(known[name].schema)
         except (pa.ArrowException, KeyError, ValueError) as e:
             raise Usage(_WHAT, f"side table {name!r}: {e}", f"see megascope schema {name}") from e
-    if WORKERS.name not in out:
-        ids = np.arange(roles * blocks)
-        columns: dict[str, Any] = {
-            "worker": ids,
-            "monitor": ids % monitors,
-            "sm": np.full(len(ids), -1),
-            "role": ["compute"] * blocks + ["scheduler"] * (len(ids) - blocks),
-            "rank": np.zeros(len(ids), np.int16),
-        }
-        out[WORKERS.name] = pa.table(columns, schema=WORKERS.schema)
+    keys = ["worker", "rank"]
+    told = out.setdefault(WORKERS.name, workers)
+    if not told.select(keys).sort_by("worker").equals(workers.select(keys)):
+        why = f"side table {WORKERS.name!r} has not its {workers.num_rows} workers, or not on their ranks"
+        raise Usage(_WHAT, why, "see blocks, roles and ranks, or leave it out")
     return out
 
 

@@ -154,6 +154,35 @@ def graph_tables(graph: Graph, schedule: Schedule | None) -> dict[str, NDArray[A
     }
 
 
+def sizes(graph: Graph) -> dict[str, int]:
+    """Sizes of graph and model, by the name of their parameter; heads, feed-forward and vocabulary are a rank's own."""
+    m = graph.model
+    return {
+        "ranks": m.ranks,
+        "rank_tasks": graph.tasks // m.ranks,
+        "rounds": m.rounds,
+        "n_tasks": graph.tasks,
+        "task_bytes": TASK.itemsize,
+        "dep_bytes": DEPENDENCY.itemsize,
+        "n_deps": graph.deps,
+        "n_classes": len(graph.classes),
+        "end_dep": graph.end,
+        "slots": m.slots,
+        "operator_bytes": operator_bytes(m),
+        "layers": m.layers,
+        "d_model": m.d_model,
+        "heads": m.local_heads,
+        "kv_heads": m.local_kv_heads,
+        "head_dim": m.head_dim,
+        "ffn": m.local_ffn,
+        "experts": m.experts,
+        "top_k": m.top_k,
+        "vocab": m.vocab,
+        "vocab_part": m.vocab // m.ranks,
+        "context": m.context,
+    }
+
+
 @dataclass(frozen=True)
 class Served:
     """A plan as arrays [steps, slots], and how many cache rows it takes.
