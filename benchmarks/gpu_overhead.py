@@ -3,9 +3,9 @@
     python benchmarks/gpu_overhead.py [--out FILE.json] [--rounds N] [--only PART…] [--spec k=v,…]
 
 Variants of one kernel run interleaved, round by round, in one process: hooks compiled out, compiled in and detached,
-recording every hook (with a drainer in a process of its own, and with nobody draining), and a compiler-native record
-in the same places. A launch's figure is the median step time on the device's own clock; a variant's, the median over
-the rounds.
+programs attached (through a monitor warp, and through monitor blocks), recording every hook (with a drainer in a
+process of its own, with nobody draining, and with a ring that is full), and a compiler-native record in the same
+places. A launch's figure is the median step time on the device's own clock; a variant's, the median over the rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from megascope.capture.engines.cuda.compilation import Hooks, cubin
 from megascope.capture.engines.cuda.engine import CudaEngine
 from megascope.capture.engines.cuda.kernel import THREADS, Megakernel, clock_state
 from megascope.capture.engines.cuda.libraries import library
-from megascope.capture.engines.cuda.parameters import SEGMENT, SEGMENT_SYMBOL
+from megascope.capture.engines.cuda.parameters import SEGMENT, SEGMENT_SYMBOL, fill
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.programs import image
 from megascope.capture.programs.execution import Limits
@@ -66,23 +66,39 @@ class Bench:
     def __init__(self, settings: Settings) -> None:
         self.cupy = library()
         self.kernel = Megakernel(self.cupy, settings)
+        self.block = Megakernel(self.cupy, dataclasses.replace(settings, transport="block"))
         for hooks in Hooks:
             self.kernel.build(hooks)
         self.path = Path(f"/dev/shm/megascope-bench-{os.getpid()}.seg")
 
-    def step_ns(self, first: int = WARM_STEPS) -> float:
-        times = self.kernel.host.begun.astype(np.int64)
-        return float(np.median(np.diff(times)[first:]))
+    @staticmethod
+    def step_ns(kernel: Megakernel) -> float:
+        times = kernel.host.begun.astype(np.int64)
+        return float(np.median(np.diff(times)[WARM_STEPS:]))
 
     def plain(self, hooks: Hooks, dynamic: bool) -> dict[str, float]:
         self.kernel.launch(hooks, dynamic=dynamic)
         assert self.kernel.wait() == "done"
-        return {"step_ns": self.step_ns()}
+        return {"step_ns": self.step_ns(self.kernel)}
 
-    def watched(self, dynamic: bool, programs: tuple[Program, ...]) -> dict[str, float]:
+    def roomy(self, dynamic: bool) -> dict[str, float]:
+        """Hooks compiled out, launched with the shared memory of the build that has a monitor warp."""
+        kernel, build = self.kernel, self.kernel.build(Hooks.NONE)
+        shared = kernel.build(Hooks.QUEUE).shared_bytes
+        build.function.max_dynamic_shared_size_bytes = shared
+        kernel.prepare(build.module, dynamic=dynamic)
+        with kernel.stream:
+            build.function((kernel.blocks,), (THREADS[Hooks.NONE],), (), shared_mem=shared)
+        assert kernel.wait() == "done"
+        return {"step_ns": self.step_ns(kernel)}
+
+    def watched(
+        self, dynamic: bool, programs: tuple[Program, ...], kernel: Megakernel | None = None
+    ) -> dict[str, float]:
         """Programs attached to the running kernel before its first step, nothing recorded."""
+        kernel = kernel or self.kernel
         self.path.unlink(missing_ok=True)
-        engine = CudaEngine(self.kernel, self.path)
+        engine = CudaEngine(kernel, self.path)
 
         def attach() -> None:
             with SegmentReader.open(self.path, write=True) as segment:
@@ -92,31 +108,31 @@ class Bench:
                         assert said.code == 0, said
 
         try:
-            self.kernel.launch(Hooks.QUEUE, engine.memory, dynamic=dynamic, hold=True)
+            kernel.launch(kernel.firing, engine.memory, dynamic=dynamic, hold=True)
             asking = threading.Thread(target=attach, daemon=True)
             asking.start()
             while asking.is_alive():
                 engine.programs.poll()
-            self.kernel.host.go()
-            while self.kernel.running:
+            kernel.host.go()
+            while kernel.running:
                 engine.programs.poll()
                 time.sleep(0.0005)
-            self.kernel.wait()
+            kernel.wait()
             engine.programs.end()
             heads = engine.segment.cursor[:, Cursor.SUMMARY_HEAD].astype(int)
             found = np.concatenate([engine.segment.summary[m, :h] for m, h in enumerate(heads)])
             its = found[found[:, Summary.WHAT] & np.uint64(0xFF) == Record.COVERAGE]
             worker = engine.segment.worker
             return {
-                "step_ns": self.step_ns(),
+                "step_ns": self.step_ns(kernel),
                 "events": int(worker[:, Worker.FIRED].sum()),
                 "queue_lost": int(worker[:, Worker.LOST].sum()),
                 "eligible": int(its[:, Summary.ELIGIBLE].sum()),
                 "observed": int(its[:, Summary.OBSERVED].sum()),
             }
         finally:
-            self.kernel.host.ask_stop()
-            self.kernel.wait()
+            kernel.host.ask_stop()
+            kernel.wait()
             engine.close()
             self.path.unlink(missing_ok=True)
 
@@ -142,7 +158,7 @@ class Bench:
             time.sleep(0.3 if drained else 0)
             worker, cursor = engine.segment.worker, engine.segment.cursor
             return {
-                "step_ns": self.step_ns(),
+                "step_ns": self.step_ns(self.kernel),
                 "events": int(worker[:, Worker.FIRED].sum()),
                 "queue_lost": int(worker[:, Worker.LOST].sum()),
                 "ring_lost": int(cursor[:, Cursor.RING_LOST].sum()),
@@ -160,11 +176,15 @@ class Bench:
 
 def slowdown(bench: Bench, rounds: int) -> dict[str, Any]:
     """Step times of every variant and schedule, interleaved."""
+    standard = tuple(load(m.name) for m in MONITORS if m.name != "comm")
     variants: dict[str, Callable[[bool], dict[str, float]]] = {
         "compiled out": lambda d: bench.plain(Hooks.NONE, d),
+        "compiled out, roomy": lambda d: bench.roomy(d),
         "detached": lambda d: bench.segmented(d, record=False, drained=False),
         "one histogram": lambda d: bench.watched(d, (load("latency"),)),
-        "standard monitors": lambda d: bench.watched(d, tuple(load(m.name) for m in MONITORS if m.name != "comm")),
+        "standard monitors": lambda d: bench.watched(d, standard),
+        "blocks: detached": lambda d: bench.watched(d, (), bench.block),
+        "blocks: standard monitors": lambda d: bench.watched(d, standard, bench.block),
         "recording, undrained": lambda d: bench.segmented(d, record=True, drained=False),
         "recording, drained": lambda d: bench.segmented(d, record=True, drained=True),
         "recording, ring full": lambda d: bench.segmented(d, record=True, drained=False, ring_mb=FULL_MB),
@@ -192,7 +212,7 @@ def slowdown(bench: Bench, rounds: int) -> dict[str, Any]:
                 if k in ("events", "queue_lost", "ring_lost", "eligible", "observed")
             )
             print(
-                f"  {variant:22} {row['step_us']:9.2f} us a step  {100 * row['slowdown']:+6.2f} %"
+                f"  {variant:25} {row['step_us']:9.2f} us a step  {100 * row['slowdown']:+6.2f} %"
                 f"  (spread {row['spread_us']:.2f} us){rest}",
                 flush=True,
             )
@@ -206,10 +226,9 @@ def firing(bench: Bench) -> list[dict[str, Any]]:
     modules = {
         h: cp.RawModule(path=str(cubin("firing.cu", bench.kernel.architecture, h))) for h in (Hooks.QUEUE, Hooks.NATIVE)
     }
-    native = modules[Hooks.NATIVE].get_global(SEGMENT_SYMBOL)
-    values = np.zeros((), SEGMENT)
-    values["native"], values["native_slots"] = bench.kernel.native_log
-    cp.ndarray((SEGMENT.itemsize,), np.uint8, native).set(values.reshape(1).view(np.uint8))
+    log = dict(zip(("native", "native_slots"), bench.kernel.native_log, strict=True))
+    fill(cp, modules[Hooks.NATIVE], SEGMENT_SYMBOL, SEGMENT, log, bench.kernel.stream)
+    bench.kernel.stream.synchronize()
 
     def one(hooks: Hooks, events: int, place: str, length: int, mask: int) -> float:
         function = modules[hooks].get_function(f"firing_{events}_{place}")
