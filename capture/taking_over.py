@@ -86,7 +86,7 @@ class TakingOver:
             )
         if self.unclaimed:
             texts.append("there are rows whose intervals are not here, so nobody knows what is missing between them")
-        return f"another recorder was here before: {'; '.join(texts)}" if texts else ""
+        return f"rings were freed before this recording: {'; '.join(texts)}" if texts else ""
 
     def take_records(self, words: I64) -> I64:
         """Those of this recording, of [records, 16] words that were taken at once: a cut's are."""

@@ -94,6 +94,12 @@ class MapRingReader:
         self._free()
         return out, losses
 
+    def pass_by(self) -> None:
+        """Free what is in the rings, unread."""
+        if self._layout.program_slots:
+            self.position = self._heads()
+            self._free()
+
     def _copy(self, monitor: int, begin: int, end: int) -> Iterator[bytes]:
         lay = self._layout
         base = lay.map_offset + monitor * lay.map_bytes

@@ -18,20 +18,25 @@ from .process import start_time
 from .reader import SegmentReader
 from .words import Control
 
+ENGINE_S = 0.5
+"""How long a lock that nobody has signed is waited for."""
+
 
 class Lease:
     """Held from construction to `release`. Raises MegascopeError when someone else holds it."""
 
     def __init__(self, segment: SegmentReader) -> None:
         self.segment = segment
-        try:
-            fcntl.flock(segment.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
+        until = time.monotonic() + ENGINE_S
+        while not self._locked():
             pid, _ = segment.lease()
-            why = f"process {pid} is draining it already"
+            if not pid and time.monotonic() < until:  # the engine, which frees what nobody reads (unread.py)
+                time.sleep(0.001)
+                continue
+            why = f"process {pid or 'unknown'} is draining it already"
             raise MegascopeError(
                 f"cannot record {segment.path}", why, "stop that capture first, or look with megascope now"
-            ) from e
+            )
         pid = os.getpid()
         words = struct.pack("<QQQ", pid, start_time(pid), time.time_ns())
         segment.poke(self._at(Control.LEASE_PID), words)
@@ -52,6 +57,13 @@ class Lease:
         with suppress(MegascopeError, OSError):
             self.segment.poke(self._at(Control.LEASE_PID), bytes(24))
         fcntl.flock(self.segment.fd, fcntl.LOCK_UN)
+
+    def _locked(self) -> bool:
+        try:
+            fcntl.flock(self.segment.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _at(self, offset: Control) -> int:
         return self.segment.layout.control_offset + offset

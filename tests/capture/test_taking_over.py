@@ -137,7 +137,7 @@ def test_a_recorder_that_is_killed_anywhere_is_followed_by_one_that_adds_up(
             session = record(path, out)
             assert adds_up(out) > 0, dying
             assert is_without_gaps(rows_of(out)), dying
-            assert "another recorder was here before" in session.taken_over
+            assert "rings were freed before this recording" in session.taken_over
             assert not set(rows_of(out, "loss")["kind"].to_pylist()) & OF_ROWS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,6 +109,7 @@ class Attacher:
 @contextmanager
 def attacher(path: Path) -> Iterator[Attacher]:
     with SegmentReader.open(path, write=True) as segment:
+        fcntl.flock(segment.fd, fcntl.LOCK_SH)  # rings are read: the engine leaves them alone
         yield Attacher(segment)
 
 

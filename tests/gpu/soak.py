@@ -11,6 +11,7 @@ Two processes without CUDA beside the engine's:
 
 from __future__ import annotations
 
+import fcntl
 import sys
 import time
 from pathlib import Path
@@ -116,6 +117,7 @@ def rows(path: Path, out: Path) -> None:
     """Writes records [n, 16] of the summary rings, and worker, seq, class and ns of every row that was emitted."""
     records, found = [], []
     with SegmentReader.open(path, write=True) as segment:
+        fcntl.flock(segment.fd, fcntl.LOCK_SH)  # rings are read: the engine leaves them alone
         summaries, rings = SummaryReader(segment), RingReader(segment)
         last = False
         while True:

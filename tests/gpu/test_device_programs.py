@@ -14,7 +14,8 @@ from monitors import Attacher, attacher, histogram, long_tasks, true_histograms
 
 from megascope.capture.programs.histogram import HEAD, WORDS, merge
 from megascope.capture.segment import map_ring
-from megascope.capture.segment.words import Control, Record, Summary
+from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.words import Control, Cursor, Record, Summary
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 
@@ -134,3 +135,16 @@ def test_attached_a_hundred_times(cuda: Any, segment_path: Path) -> None:
             )  # more classes than entries
             assert sum(int(h[0]) for h in said.values()) + refused == its[:, Summary.OBSERVED].sum()
         check_identities(e.segment, written=False)
+
+
+def test_changes_without_anybody_who_reads(cuda: Any, segment_path: Path) -> None:
+    """The rings of records and maps are freed by the engine; else a change would wait for room for its cut."""
+    with engine(cuda, segment_path, f"{cuda.long},epoch_ms=20,summary_rows=32,map_kb=64", record=False) as e:
+        run = start(e)
+        with SegmentReader.open(segment_path, write=True) as segment:
+            a = Attacher(segment)
+            for i in range(24):
+                a.attach(histogram(entries=16), 1 + i % 2)
+                a.detach(1 + i % 2)
+        stop(e, run)
+        assert e.segment.cursor[:, Cursor.SUMMARY_HEAD].max() > 32

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ....store.tables import RING_ROW, WORKERS
 from ...segment.layout import Layout
 from ...segment.sink import SegmentSink
+from ...segment.unread import Unread
 from ...segment.words import BLOCK_HEADER, MAX_BLOCKS, Control, Cursor
 from ...segment.writer import SegmentWriter
 from .clock import Pinger
@@ -66,6 +67,7 @@ class DeviceSegment:
         record: bool = False,
     ) -> None:
         self.segment = SegmentWriter.create(path, layout, side_tables=side_tables, engine=engine, record=record)
+        self._unread = Unread(self.segment, path)
         self.memory = SegmentMemory(cupy, self.segment)
         self.mask = layout.exported if record else 0
         """hooks to record from the first event on"""
@@ -82,6 +84,7 @@ class DeviceSegment:
         if now - self._beat >= BEAT_S:
             self._beat = now
             self.segment.beat(self.device_now(), step)
+            self._unread.free()
         if now - self._fit >= FIT_S:
             self._fit = now
             reading = self.pinger.burst(READINGS)
@@ -101,6 +104,7 @@ class DeviceSegment:
         """Give the memory back to the driver, unless the kernel still runs and writes to it; the file stays."""
         if not running:
             self.memory.release()
+        self._unread.close()
         self.segment.close()
 
     def device_now(self) -> int:
