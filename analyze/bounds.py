@@ -15,11 +15,13 @@ _QUANTILE = ("low", "high", "low_open", "high_open", "observed", "refused")
 def readable(table: pa.Table) -> pa.Table:
     """The table with every column of bounds as text: `4,260 … 5,663`, `≥ 2,461`, `refused: 12 observed are too few`.
 
-    A column `bounds` beside one called `value` is a value of another kind, and goes there.
+    A column `bounds` beside one called `value` is a value of another kind, in ns, and goes there.
     """
+    beside_values = "value" in table.column_names
     for i, field in enumerate(table.schema):
         if kinds.is_struct(field.type) and _names(field.type) in (_COUNT, _QUANTILE):
-            texts = [bounds_text(value) for value in table.column(i).to_pylist()]
+            unit = " ns" if beside_values and field.name == "bounds" else ""
+            texts = [bounds_text(value, unit) for value in table.column(i).to_pylist()]
             table = table.set_column(i, pa.field(field.name, pa.string()), pa.array(texts, pa.string()))
     if {"value", "bounds"} <= set(table.column_names):
         import pyarrow.compute as pc  # which takes its time to import
@@ -29,8 +31,8 @@ def readable(table: pa.Table) -> pa.Table:
     return table
 
 
-def bounds_text(bounds: dict[str, Any] | None) -> str | None:
-    """One value of either kind; a count whose upper bound is not known has it open."""
+def bounds_text(bounds: dict[str, Any] | None, unit: str = "") -> str | None:
+    """One value of either kind, with a unit after it; a count whose upper bound is not known has it open."""
     if bounds is None:
         return None
     if bounds.get("refused"):
@@ -38,12 +40,12 @@ def bounds_text(bounds: dict[str, Any] | None) -> str | None:
     low, high = bounds["low"], bounds["high"]
     low_open, high_open = bool(bounds.get("low_open")), bool(bounds.get("high_open", high is None))
     if low_open and high_open:
-        return f"unknown: {_span(low, high)} seen"
+        return f"unknown: {_span(low, high)}{unit} seen"
     if high_open:
-        return f"≥ {_number(low)}"
+        return f"≥ {_number(low)}{unit}"
     if low_open:
-        return f"≤ {_number(high)}"
-    return _span(low, high)
+        return f"≤ {_number(high)}{unit}"
+    return _span(low, high) + unit
 
 
 def _span(low: float, high: float) -> str:

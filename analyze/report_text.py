@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 
 from .bounds import readable
 from .grid import grid
-from .report import Answer
+from .report import Answer, Report
 from .text import encoded
 
 TEXT_ROWS = 40
@@ -20,7 +22,7 @@ TEXT_ROWS = 40
 def report_text(answer: Answer, *, limit: int | None = None, width: int | None = None) -> str:
     """What it stands for, then a table of at most `limit` rows, in `width` cells."""
     report, shown = answer.report, answer.rows.slice(0, TEXT_ROWS if limit is None else limit)
-    laid = grid(readable(shown), width)
+    laid = grid(readable(_short(shown, report)), width)
     lines = [f"{report.name}: {report.meaning}", _window_line(answer), *answer.lines, "", *laid.lines]
     if shown.num_rows < answer.rows.num_rows:
         lines.append(f">{shown.num_rows:,} of {answer.rows.num_rows:,} rows")
@@ -63,6 +65,24 @@ def _about(answer: Answer) -> dict[str, Any]:
         "stands_for": answer.lines,
         "columns": columns,
     }
+
+
+def _short(rows: pa.Table, report: Report) -> pa.Table:
+    """Without digits that nobody reads: times to the ns, shares to six digits, on the side on which they stay true."""
+    for i, column in enumerate(report.columns):
+        if pa.types.is_floating(rows.schema.types[i]):
+            short = _SHORT["ms"] if column.unit == "ms" else _SHORT["high" if column.name.endswith("_high") else "low"]
+            values = [v if v is None or not math.isfinite(v) else short(v) for v in rows.column(i).to_pylist()]
+            rows = rows.set_column(i, column.name, pa.array(values, pa.float64()))
+    return rows
+
+
+_SHORT: dict[str, Callable[[float], float]] = {
+    "ms": lambda v: round(v, 6),
+    # Down, so that a share of 1.0 means that nothing is missing; and a greatest share up.
+    "low": lambda v: math.floor(v * 1e6 + 1e-9) / 1e6,
+    "high": lambda v: math.ceil(v * 1e6 - 1e-9) / 1e6,
+}
 
 
 def _window_line(answer: Answer) -> str:

@@ -77,6 +77,7 @@ class Megascope(App[None]):
         self.trust = Trust()
         self.worker_ids: tuple[int, ...] = ()
         self.roles: dict[int, str] = {}
+        self.ranks: dict[int, int] = {}
         self.class_names: dict[int, str] = {}
         self.operators: dict[int, str] = {}
         self.screens_by_key: dict[str, Workbench] = {}
@@ -222,6 +223,7 @@ class Megascope(App[None]):
                 self.info, workers, classes = posted.value
                 self.worker_ids = tuple(workers["worker"].to_pylist())
                 self.roles = dict(zip(self.worker_ids, workers["role"].to_pylist(), strict=True))
+                self.ranks = dict(zip(self.worker_ids, workers["rank"].to_pylist(), strict=True))
                 ids = classes["id"].to_pylist()
                 self.class_names = dict(zip(ids, classes["name"].to_pylist(), strict=True))
                 self.operators = dict(zip(ids, classes["operator"].to_pylist(), strict=True))
@@ -263,5 +265,12 @@ def _look_at(session: Session) -> tuple[TraceInfo, pa.Table, pa.Table]:
         pid=session.trace.manifest["engine"].get("pid", 0),
         notes=tuple(row["notes"] or ()),
     )
-    workers = session.trace.table("workers").sort_by([("rank", "ascending"), ("worker", "ascending")])
-    return info, workers, session.trace.table("task_classes")
+    return info, _by_role(session.trace.table("workers")), session.trace.table("task_classes")
+
+
+def _by_role(workers: pa.Table) -> pa.Table:
+    """Workers by rank, those of one role together: between two ranks' workers should be no lanes of schedulers."""
+    workers = workers.sort_by([("rank", "ascending"), ("worker", "ascending")])
+    roles = workers["role"].to_pylist()
+    order = list(dict.fromkeys(roles))
+    return workers.take(sorted(range(len(roles)), key=lambda i: order.index(roles[i])))

@@ -19,8 +19,8 @@ from .cells import LOST, Cell, Cells, Codes, runs, styles_on
 from .times import duration, moment
 from .viewport import Viewport
 
-LABEL = 13
-"""Cells before the lanes, for the worker's number and role."""
+LABEL, RANK = 13, 3
+"""Cells before the lanes, for the worker's number and role, and for its rank where there are several."""
 HEAD = 2
 """Lines above them: the ruler and the marks."""
 _TICK = 18
@@ -69,6 +69,7 @@ class Lanes(Widget, can_focus=True):
         self.drawn: Drawn | None = None
         self.ids: Sequence[int] = ()
         self.roles: dict[int, str] = {}
+        self.ranks: dict[int, int] = {}
         self.t_zero = 0
         self.top = 0
         self.row = 0
@@ -81,9 +82,14 @@ class Lanes(Widget, can_focus=True):
         self._base = Style()
 
     @property
+    def label_width(self) -> int:
+        """Cells before the lanes."""
+        return LABEL + RANK if len(set(self.ranks.values())) > 1 else LABEL
+
+    @property
     def lane_width(self) -> int:
         """Cells of time that fit."""
-        return max(self.size.width - LABEL, 1)
+        return max(self.size.width - self.label_width, 1)
 
     @property
     def lane_count(self) -> int:
@@ -123,7 +129,7 @@ class Lanes(Widget, can_focus=True):
         return self._marks(self.view) if y == 1 else []
 
     def _ruler(self, view: Viewport) -> list[Segment]:
-        text = f"{'1 = ' + duration(view.cell_ns):<{LABEL}}"
+        text = f"{'1 = ' + duration(view.cell_ns):<{self.label_width}}"
         for column in range(0, view.width, _TICK):
             label = "│" + moment(view.time_of(column) - self.t_zero, view.cell_ns)
             if column + len(label) <= view.width:
@@ -143,7 +149,7 @@ class Lanes(Widget, can_focus=True):
             self._draw(line, view, self.mark, self.mark + 1, "▼")
         line[min(self.column, view.width - 1)] = "▾"
         label = "loss !" if self.lost else ""
-        segments = [Segment(f"{label:<{LABEL}}", _MARKS["!"])]
+        segments = [Segment(f"{label:<{self.label_width}}", _MARKS["!"])]
         return segments + [Segment("".join(run), _MARKS[glyph]) for glyph, run in groupby(line)]
 
     def _draw(self, line: list[str], view: Viewport, begin: int, end: int, glyph: str) -> None:
@@ -154,7 +160,10 @@ class Lanes(Widget, can_focus=True):
     def _lane(self, view: Viewport, number: int) -> Strip:
         worker = self.ids[number]
         at_cursor = number == self.row
-        label = f"{worker:>4} {self.roles.get(worker, '')[: LABEL - 6]:<{LABEL - 6}} "
+        room, what = self.label_width - 6, self.roles.get(worker, "")
+        if self.label_width > LABEL:
+            what = f"r{self.ranks.get(worker, '?')} {what}"
+        label = f"{worker:>4} {what[:room]:<{room}} "
         segments = [Segment(label, self._base + (Style(bold=True, reverse=True) if at_cursor else Style(dim=True)))]
         length = cell_len(label)
         if self.drawn is None:

@@ -132,6 +132,8 @@ class MapPane(Vertical):
         chart.display = charted and (wide or self._shows_chart)
         # Not hidden: it keeps the focus, and its keys choose what the histogram is of.
         rows.styles.width = "1fr" if wide or not chart.display else 0
+        # Beside a table that fills its half, a gap.
+        chart.styles.padding = (0, 0, 0, 2 if wide else 0)
         self.query_one("#map-line", Static).update(self._line())
         if chart.display:
             # It is laid out when it is known that it is shown, and drawn for its size.

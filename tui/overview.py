@@ -95,11 +95,11 @@ class Overview(Workbench):
         if info is None or not self.is_mounted:
             return
         length = None if info.t_begin is None or info.t_end is None else info.t_end - info.t_begin
-        what = (
-            f"{info.name}: {count(info.events)} events in {duration(length)} of the {info.clock} clock of {info.engine}"
-        )
+        what = f"{info.name}: {count(info.events)} events in {duration(length)} of the {info.clock} clock"
+        if info.engine != info.name:
+            what += f" of {info.engine}"
         if info.end_reason:
-            what += f"; ended: {info.end_reason}"
+            what += "; it ended" if info.end_reason == "ended" else f"; ended: {info.end_reason}"
         if info.t_begin is not None:
             what += f"; 0 is {info.t_begin} ns"
         self.query_one("#what", Static).update(Text(text(what), no_wrap=True, overflow="ellipsis"))

@@ -26,6 +26,7 @@ TRUST = """
             sum(lost) FILTER (WHERE closed)::BIGINT AS lost,
             sum(throttled + faulted) FILTER (WHERE closed)::BIGINT AS refused,
             sum(ring_lost + emit_throttled) FILTER (WHERE closed)::BIGINT AS not_written,
+            sum(emitted)::BIGINT AS emitted,
             count(*) FILTER (WHERE NOT closed) AS open
         FROM coverage
         GROUP BY ALL

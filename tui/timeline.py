@@ -85,7 +85,7 @@ class Timeline(Workbench):
     def ask_all(self) -> None:
         """Look at what is selected, and ask for it."""
         bench, lanes = self.bench, self.lanes
-        lanes.ids, lanes.roles = bench.worker_ids, bench.roles
+        lanes.ids, lanes.roles, lanes.ranks = bench.worker_ids, bench.roles, bench.ranks
         selection = bench.selection
         lanes.interval, lanes.t_zero = selection.interval, bench.t_zero
         if selection.worker in lanes.ids:

@@ -28,7 +28,8 @@ def moment(ns: int | None, step: int = 1) -> str:
         return "–"
     size, unit = (1_000_000_000, "s") if abs(ns) >= 10_000_000_000 else (1_000_000, "ms")
     digits = max(len(str(size)) - len(str(max(step, 1))), 0)
-    return f"{ns / size:,.{digits}f} {unit}"
+    # z: what is a little less than nothing is no -0.0.
+    return f"{ns / size:z,.{digits}f} {unit}"
 
 
 def count(n: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rich.text import Text
@@ -22,14 +23,24 @@ class Trust:
     hooks: tuple[dict[str, Any], ...] = ()
     losses: tuple[dict[str, Any], ...] = ()
 
+    @cached_property
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """Of the programs whose rows the events are: of who records all, else who emitted some, else of every one.
+
+        A monitor that only fills maps has rows of its own on the screen Monitors, and no part in the events.
+        """
+        whole = tuple(row for row in self.hooks if row["selection"] == "all")
+        emitting = {row["program"] for row in self.hooks if row["emitted"]}
+        return whole or tuple(row for row in self.hooks if row["program"] in emitting) or self.hooks
+
     @property
     def selections(self) -> list[str]:
-        """What the programs' rows are, without repetition."""
-        return list(dict.fromkeys(text(row["selection"]) or "unknown" for row in self.hooks))
+        """What those programs' rows are, without repetition."""
+        return list(dict.fromkeys(text(row["selection"]) or "unknown" for row in self.rows))
 
     def total(self, name: str) -> int:
-        """A count over all hooks."""
-        return sum(row[name] or 0 for row in self.hooks)
+        """A count over all hooks of those programs."""
+        return sum(row[name] or 0 for row in self.rows)
 
     @property
     def missing(self) -> int:
@@ -81,8 +92,9 @@ def block(trust: Trust, info: TraceInfo, width: int, height: int) -> Text:
     lines: list[Text] = []
     short = [row for row in trust.hooks if _missing(row)]
     if trust.hooks and not short:
-        hooks = ", ".join(text(row["hook"]) for row in trust.hooks)
+        hooks = ", ".join(dict.fromkeys(text(row["hook"]) for row in (*trust.rows, *trust.hooks)))
         lines.append(Text.assemble(("complete at every hook: ", GOOD), hooks))
+    several = len({row["program"] for row in trust.hooks}) > 1
     for row in short:
         eligible, gone = row["eligible"] or 0, _missing(row)
         lines.append(
@@ -90,7 +102,7 @@ def block(trust: Trust, info: TraceInfo, width: int, height: int) -> Text:
                 (f"{text(row['hook']):<9}", "bold"),
                 (f"{share(eligible - gone, eligible):>7}", WARN),
                 f" of {count(eligible)} eligible; lost {count(row['lost'])}, refused {count(row['refused'])}, "
-                f"not written {count(row['not_written'])}",
+                f"not written {count(row['not_written'])}" + (f"; {text(row['program'])}" if several else ""),
             )
         )
     for row in trust.losses:

@@ -28,9 +28,17 @@ by_class AS (
     FROM tasks WHERE complete >= window_begin() AND complete < window_end() GROUP BY class
 ),
 by_kind AS (
-    SELECT kind, CASE WHEN min(selection) <> 'all' THEN '≥ ' ELSE '' END AS least, count(*) AS waits,
-        sum(ns) AS ns, row_number() OVER (ORDER BY sum(ns) DESC NULLS LAST, kind) AS place
-    FROM waits GROUP BY kind
+    SELECT *, row_number() OVER (ORDER BY ns DESC NULLS LAST, kind) AS place
+    FROM (
+        SELECT
+            kind, CASE WHEN min(selection) <> 'all' THEN '≥ ' ELSE '' END AS least,
+            count(*) FILTER (WHERE t_end >= window_begin() AND t_end < window_end()) AS waits,
+            count(*) FILTER (WHERE open) AS still_open,
+            -- In the window alone, as in the report waits.
+            sum(greatest(least(coalesce(t_end, window_end()), window_end()) - greatest(t_begin, window_begin()), 0))
+                FILTER (WHERE open OR ns IS NOT NULL) AS ns
+        FROM waits GROUP BY kind
+    )
 ),
 served AS (
     SELECT
@@ -132,7 +140,8 @@ facts AS (
     SELECT 70, place, 'classes', class, printf('%s%d tasks, %.3f ms', least, tasks, coalesce(exec_ns, 0) / 1e6), NULL
     FROM by_class WHERE place <= 5
     UNION ALL
-    SELECT 80, place, 'waits', kind, printf('%s%d waits, %.3f ms', least, waits, coalesce(ns, 0) / 1e6), NULL
+    SELECT 80, place, 'waits', kind, printf('%s%d waits, %.3f ms', least, waits, coalesce(ns, 0) / 1e6)
+        || CASE WHEN still_open > 0 THEN printf(', %d not ended', still_open) ELSE '' END, NULL
     FROM by_kind
 )
 SELECT section, item, value, bounds FROM facts ORDER BY part, nth, item

@@ -3,20 +3,34 @@
 -- column: class VARCHAR: class of the task in hand; null for work
 -- column: selection VARCHAR: what its rows stand for: only of all events is there a distribution
 -- column: waits STRUCT [waits]: that ended in the window
--- column: wait_ms DOUBLE [ms]: time of those recorded with both ends
+-- column: wait_ms DOUBLE [ms]: time inside the window, also of waits that go on after it; where both ends are known
 -- column: p50 STRUCT [ns]: half of them last no longer; between low and high, open where missing ones may lie beyond
 -- column: p99 STRUCT [ns]: … 99 of 100
 -- column: worst_dep VARCHAR: the dependency that was waited for longest in all
 --
 WITH lost AS (SELECT missing_rows('resume', NULL, NULL) AS resumes),
-ended AS (SELECT * FROM waits WHERE t_end >= window_begin() AND t_end < window_end()),
-by_dep AS (SELECT kind, class, selection, dep_name, sum(ns) AS ns FROM ended GROUP BY kind, class, selection, dep_name),
-worst AS (SELECT kind, class, selection, arg_max(dep_name, ns) AS dep FROM by_dep GROUP BY kind, class, selection),
+looked AS (
+    SELECT
+        kind, class, selection, dep_name, ns, t_end >= window_begin() AND t_end < window_end() AS ended,
+        -- One that began before the recording may have lasted longer than the window; one that is open lasts to its end.
+        CASE WHEN open OR ns IS NOT NULL
+            THEN greatest(least(coalesce(t_end, window_end()), window_end()) - greatest(t_begin, window_begin()), 0)
+        END AS inside
+    FROM waits
+),
+by_dep AS (
+    SELECT kind, class, selection, dep_name, sum(inside) AS inside
+    FROM looked WHERE ended OR inside IS NOT NULL GROUP BY kind, class, selection, dep_name
+),
+spent AS (
+    SELECT kind, class, selection, sum(inside) AS inside, arg_max(dep_name, inside) AS worst_dep
+    FROM by_dep GROUP BY kind, class, selection
+),
 -- Counted, not listed: durations are whole ticks, so that of all waits' only thousands differ.
-lengths AS (SELECT kind, class, selection, ns, count(*) AS n FROM ended GROUP BY kind, class, selection, ns),
+lengths AS (SELECT kind, class, selection, ns, count(*) AS n FROM looked WHERE ended GROUP BY kind, class, selection, ns),
 counted AS (
     SELECT
-        kind, class, selection, sum(n)::BIGINT AS waits, sum(ns::HUGEINT * n) AS ns,
+        kind, class, selection, sum(n)::BIGINT AS waits,
         list({'value': ns, 'upto': upto} ORDER BY upto) FILTER (WHERE selection = 'all') AS lengths
     FROM (
         SELECT *, sum(n) OVER (PARTITION BY kind, class, selection ORDER BY ns ASC NULLS LAST)::BIGINT AS upto
@@ -24,18 +38,18 @@ counted AS (
     ) GROUP BY kind, class, selection
 )
 SELECT
-    c.kind,
-    c.class,
-    c.selection,
-    CASE WHEN c.selection = 'all' THEN count_bounds(c.waits, c.waits + l.resumes)
-        ELSE count_bounds(c.waits, NULL) END AS waits,
-    c.ns / 1e6 AS wait_ms,
-    CASE WHEN c.selection = 'all' THEN counted_bounds(c.lengths, 0.5, l.resumes / (c.lengths[-1].upto + l.resumes))
-        ELSE no_population(c.selection) END AS p50,
-    CASE WHEN c.selection = 'all' THEN counted_bounds(c.lengths, 0.99, l.resumes / (c.lengths[-1].upto + l.resumes))
-        ELSE no_population(c.selection) END AS p99,
-    w.dep AS worst_dep
-FROM lost AS l, counted AS c LEFT JOIN worst AS w
-    ON c.kind IS NOT DISTINCT FROM w.kind AND c.class IS NOT DISTINCT FROM w.class
-        AND c.selection IS NOT DISTINCT FROM w.selection
-ORDER BY c.ns DESC NULLS LAST, c.kind, c.class
+    s.kind,
+    s.class,
+    s.selection,
+    CASE WHEN s.selection = 'all' THEN count_bounds(coalesce(c.waits, 0), coalesce(c.waits, 0) + l.resumes)
+        ELSE count_bounds(coalesce(c.waits, 0), NULL) END AS waits,
+    s.inside / 1e6 AS wait_ms,
+    CASE WHEN s.selection = 'all' THEN counted_bounds(c.lengths, 0.5, l.resumes / (c.lengths[-1].upto + l.resumes))
+        ELSE no_population(s.selection) END AS p50,
+    CASE WHEN s.selection = 'all' THEN counted_bounds(c.lengths, 0.99, l.resumes / (c.lengths[-1].upto + l.resumes))
+        ELSE no_population(s.selection) END AS p99,
+    s.worst_dep
+FROM lost AS l, spent AS s LEFT JOIN counted AS c
+    ON s.kind IS NOT DISTINCT FROM c.kind AND s.class IS NOT DISTINCT FROM c.class
+        AND s.selection IS NOT DISTINCT FROM c.selection
+ORDER BY s.inside DESC NULLS LAST, s.kind, s.class

@@ -1,4 +1,5 @@
--- meaning: What each worker did with its time in the window: busy, waiting and for what, idle.
+-- meaning: What each worker did with its time in the window: busy, waiting and for what, idle. The least busy first,
+--   and last those that ran nothing and waited for nothing, as schedulers do.
 -- portable: yes
 -- column: worker INTEGER: worker id
 -- column: rank SMALLINT: device
@@ -33,4 +34,7 @@ SELECT
     other_ns / 1e6 AS other_ms,
     lost
 FROM workers
-ORDER BY busy_ms, worker
+ORDER BY
+    CASE WHEN tasks + wait_data_ns + wait_communication_ns + wait_resource_ns + wait_control_ns + idle_ns > 0
+        THEN 0 ELSE 1 END,
+    busy_ms, worker

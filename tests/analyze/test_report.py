@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import asked_runs
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import recordings
@@ -168,6 +169,46 @@ def test_workers_bounds_hold_the_truth(tmp_path: Path) -> None:
         for row in ask(lossy, "workers").rows.to_pylist():
             assert row["busy_low"] <= true[row["worker"]] <= row["busy_high"] + 1e-9
             assert row["lost"] > 0
+
+
+def test_a_wait_counts_as_long_as_it_lay_in_the_window(tmp_path: Path) -> None:
+    """One that began before the first event, and one that nobody ended: no kind waits longer than there was time."""
+    writer = recordings.begin(tmp_path / "x.mscope")
+    # The resume, at 1010, tells of a wait since 20; the other wait begins at 1020.
+    rows = {"hook": [7, 6, 5, *[7] * 97], "worker": [2, 0, 1, *[2] * 97], "seq": [1, 1, 1, *range(2, 99)]}
+    aux, t = [1, 20, 4 << 32 | 5, *[1] * 97], np.arange(1000, 2000, 10)
+    writer.append("events", recordings.ring_rows(100, **rows, aux=aux, t=t, dep=1, task=7, task_class=1))
+    writer.finish("ended")
+    with Session.open(writer.path, threads=1) as session:
+        (told,) = ask(session, "waits").rows.to_pylist()
+        assert (told["waits"]["low"], told["wait_ms"]) == (1, (10 + 971) / 1e6)
+        assert told["p50"]["low"] == 990
+        facts = {r["item"]: r["value"] for r in ask(session, "overview").rows.to_pylist()}
+        assert facts[told["kind"]] == "1 waits, 0.001 ms, 1 not ended"
+        session.window(1500, 1600)
+        (told,) = ask(session, "waits").rows.to_pylist()
+        assert (told["waits"]["low"], told["wait_ms"]) == (0, 100 / 1e6)
+        assert told["p50"]["refused"] == "nothing was observed"
+
+
+def test_text_has_units_and_no_digits_that_nobody_reads(lossy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Shares are cut to the side on which they stay true; JSON keeps every digit."""
+    run("overview", str(lossy))
+    times = [line for line in capfd.readouterr().out.splitlines() if line.startswith("latency")]
+    assert times
+    assert all(line.endswith((" ns", " seen")) or "refused" in line for line in times)
+    run("workers", str(lossy), "-f", "json")
+    exact = {row["worker"]: row for row in json.loads(capfd.readouterr().out)["rows"]}
+    assert any(len(str(row["busy_low"])) > 10 for row in exact.values())
+    run("workers", str(lossy))
+    lines = capfd.readouterr().out.splitlines()
+    names = next(line.split() for line in lines if line.startswith("worker "))
+    for line in lines[-len(exact) :]:
+        shown = dict(zip(names, line.split(), strict=True))
+        row = exact[int(shown["worker"])]
+        assert row["busy_low"] - 2e-6 < float(shown["busy_low"]) <= row["busy_low"]
+        assert row["busy_high"] <= float(shown["busy_high"]) < row["busy_high"] + 2e-6
+        assert max(len(shown[name].partition(".")[2]) for name in names) <= 6
 
 
 def test_escalated_rows_are_no_distribution(tmp_path: Path) -> None:

@@ -19,15 +19,15 @@ MADE: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(scope="session")
 def trace_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A recording by name; `h200` is the sample."""
+    """A recording by name; `h200` and `h200-experts` are samples."""
     folder = tmp_path_factory.mktemp("recordings")
     made: dict[str, Path] = {}
 
     def find(name: str) -> Path:
-        if name == "h200":
-            path = SAMPLES / "h200.mscope"
+        if name.startswith("h200"):
+            path = SAMPLES / f"{name}.mscope"
             if not path.is_dir():
-                pytest.skip("sample_traces/h200.mscope is not there")
+                pytest.skip(f"sample_traces/{name}.mscope is not there")
             return path
         if name not in made:
             made[name] = MADE[name](folder / f"{name}.mscope")

@@ -12,7 +12,7 @@ from tui_driver import opened
 from megascope.store import manifest, parquet
 from megascope.store.tables import MARKS
 from megascope.store.trace import Trace
-from megascope.tui.lanes import LABEL
+from megascope.tui.lanes import Lanes
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,13 +44,14 @@ async def test_marks_stand_on_the_timeline_and_speak(marked: Path) -> None:
         (marks,) = [line for line in bench.lines if "◆" in line and "worker" not in line]
         # The cursor stands on the first of the two.
         assert marks.count("◆") == 1
-        assert abs(marks.index("◆") - LABEL - (140 - LABEL) // 2) < (140 - LABEL) // 4
+        label = bench.widget(Lanes).label_width
+        assert abs(marks.index("◆") - label - (140 - label) // 2) < (140 - label) // 4
         assert "◆ deployed v2" in bench.text
         await bench.press("right")
         assert "◆ deployed v2" not in bench.text
         (marks,) = [line for line in bench.lines if "◆" in line and "worker" not in line]
         assert marks.count("◆") == 2
-        for _ in range(marks.rindex("◆") - LABEL - 1):
+        for _ in range(marks.rindex("◆") - label - 1):
             await bench.pilot.press("right")
         await bench.settle()
         assert "◆ trigger (12 firings)" in bench.text

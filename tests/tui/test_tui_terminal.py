@@ -75,7 +75,7 @@ def test_a_session(terminal: Terminal, host: Path) -> None:
     terminal.until("coverage 100 %", "slowest classes, by total", "l01.attn")
     # Zoom in the timeline, and out again.
     terminal.keys("2")
-    wide = terminal.until("1 = ", "compute", "█")
+    wide = terminal.until("1 = ", "0 r0 compute", "█")
     terminal.keys("+", "+")
     scale = wide[wide.index("1 = ") :].split("│")[0].strip()
     deadline = time.monotonic() + PATIENCE_S

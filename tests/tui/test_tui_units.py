@@ -24,6 +24,7 @@ from megascope.tui.history import MOST, History
 from megascope.tui.literals import Clause, fill, where
 from megascope.tui.page import page_of_all
 from megascope.tui.times import count, duration, moment, share
+from megascope.tui.trust import trust_of
 from megascope.tui.viewport import MOST_BITS, Viewport
 
 
@@ -37,6 +38,7 @@ def test_durations(ns: int | None, text: str) -> None:
 
 def test_moments_are_as_exact_as_their_step() -> None:
     assert moment(12_345_678) == "12.345678 ms"
+    assert moment(-40_000, 100_000) == "0.0 ms"
     assert moment(12_345_678, 1_000) == "12.345 ms" or moment(12_345_678, 1_000) == "12.346 ms"
     assert moment(10_000_000_000, 1_000_000) == "10.000 s"
 
@@ -45,6 +47,22 @@ def test_moments_are_as_exact_as_their_step() -> None:
 def test_a_share_is_100_only_where_nothing_is_missing(part: int, whole: int) -> None:
     part = min(part, whole)
     assert (share(part, whole) == "100 %") == (part == whole)
+
+
+def test_what_events_stand_for_is_told_of_the_programs_that_emitted_them() -> None:
+    """Monitors that only fill maps see events again: added up, a trace would seem to hold more than it does."""
+    counts = {"lost": 0, "refused": 0, "not_written": 0, "open": 0}
+    recorder = counts | {"program": "recorder", "selection": "all", "eligible": 100, "emitted": 100}
+    monitor = counts | {"program": "latency", "selection": "escalated(latency)", "eligible": 60, "emitted": 0}
+    slow = counts | {"program": "slow", "selection": "escalated(slow)", "eligible": 50, "emitted": 5}
+    for programs, selections, eligible in (
+        ([monitor, recorder, slow], ["all"], 100),
+        ([monitor, slow], ["escalated(slow)"], 50),
+        ([monitor], ["escalated(latency)"], 60),
+        ([], [], 0),
+    ):
+        told = trust_of(programs, [])
+        assert (told.selections, told.total("eligible")) == (selections, eligible)
 
 
 def test_counts() -> None:
