@@ -87,6 +87,7 @@ struct Changing {
     step = SWITCH_PREPARE;
     preparing = prepared = 0;
     const Change& c = segment.programs->change;
+    if (c.place != NOWHERE) leaving &= ~(1u << c.place);  // the host has had all of who was there
     if (c.place != NOWHERE && lane_id() == 0) party.running[c.place] = c.running;
     __syncwarp();
   }
@@ -103,7 +104,10 @@ struct Changing {
     }
     change = wanted;
     __syncwarp();
-    if (lane_id() == 0) store_host(segment.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
+    if (lane_id() == 0) {
+      store_release_device(&segment.progress[index].change, change);
+      store_host(segment.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
+    }
   }
 
   /// Make the workers' parts of a new program's maps ready, a piece at a time. True when they are.
@@ -189,7 +193,11 @@ struct Changing {
       w.over = false;
       put(w, i);
     }
-    if (ending) return;
+    if (ending) {
+      sharing = 0;
+      tell_ended();
+      return;
+    }
     set_masks(party.hooks);
     control = asked, change = wanted;
     sharing = 0;
@@ -201,6 +209,16 @@ struct Changing {
       store_host(cursor + MS_CURSOR_MASK, control & CONTROL_MASK);
       store_host(cursor + MS_CURSOR_ACK, control >> 24);
       store_host(segment.export_words + MONITOR_WORDS * index + MONITOR_CHANGE, change);
+    }
+  }
+
+  /// It runs nothing any more, and no change comes into force with it.
+  MS_DEVICE void tell_ended() const {
+    __syncwarp();
+    if (lane_id() == 0) {
+      store_release_device(&segment.progress[index].ended, 1);
+      fence_system();  // whoever sees this sees the last change that was in force
+      store_host(segment.export_words + MONITOR_WORDS * index + MONITOR_ENDED, 1);
     }
   }
 

@@ -4,9 +4,8 @@
 #include "segment.cuh"
 
 #if MS_MONITORED
-#include "changes.cuh"
 #include "completion.cuh"
-#include "exports.cuh"
+#include "exporting.cuh"
 
 namespace ms {
 
@@ -20,25 +19,21 @@ constexpr u64 LAST_EXPORT_NS = 1000000000;  // and the last export for the host
 constexpr u64 GRACE_NS = 1000000000;    // after the deadline, for workers to leave in order
 constexpr u32 PUBLISH_ROWS = 512;       // rows that may be written before their publication is due
 
-struct Monitor : Changing {
+struct Monitor : Exporting {
   RowWriter rows;
   Accounts accounts;
-  ExportWriter out;
   u64 deadline, last_beat, last_publish;
   u32 nap;
-  u32 exporting;  // places of programs that run and have an epoch to export
-  u32 epochs;     // that its workers have ended, all together
-  bool left;      // all workers have
-  bool last;      // and nothing came after that
+  bool left;  // all workers have
+  bool last;  // and nothing came after that
 
-  MS_DEVICE Monitor(MonitorShared& s, u32 i, u64 until) : Changing(s, i), accounts(s, i) {
+  MS_DEVICE Monitor(MonitorShared& s, u32 i, u64 until) : Exporting(s, i), accounts(s, i) {
     deadline = __shfl_sync(FULL_WARP, until, 0);
     rows.open(s.stage, i);
-    out.open(i);
     last_publish = now;
     last_beat = 0;
-    exporting = epochs = 0;
     left = last = false;
+    if (lane_id() == 0) store_release_device(&segment.progress[index].began, 1);
     nap = SHORTEST_NAP_NS;
   }
 
@@ -55,6 +50,12 @@ struct Monitor : Changing {
 
   /// Until all workers have left and everything is told.
   MS_DEVICE void run() {
+    watch_all();
+    tell_ended();
+  }
+
+ private:
+  MS_DEVICE void watch_all() {
     u64 patience = 0;
     for (;;) {
       now = warp_time();
@@ -81,20 +82,29 @@ struct Monitor : Changing {
         if (got < FEW) __nanosleep(nap);
         continue;
       }
-      if (!last && (left || now >= deadline + GRACE_NS)) {  // nothing came since: the last cut
+      if (!last && ((left && is_last()) || now >= deadline + GRACE_NS)) {  // nothing came since: the last cut
         last = true;
         patience = now + (party.active | coming.active | leaving ? LAST_EXPORT_NS : LAST_CUT_NS);
-      } else if (!last) {
-        left = all_left();
-        nap = min(2 * nap, LONGEST_NAP_NS);
-        if (!left) __nanosleep(nap);
-      } else {
+      } else if (last) {
         __nanosleep(1000);
+      } else {
+        nap = min(2 * nap, LONGEST_NAP_NS);
+        if (!left && all_left())
+          left = true;  // what they fired last is taken before the last cut
+        else
+          __nanosleep(nap);
       }
     }
   }
 
- private:
+  /// The elected monitor does not end before the others have: it takes in changes, and tells what they share.
+  MS_DEVICE bool is_last() const {
+    bool gone = true;
+    if (index == 0)
+      for (u32 m = 1 + lane_id(); m < segment.monitors; m += 32) gone &= is_gone(m);
+    return __all_sync(FULL_WARP, gone);
+  }
+
   /// A look at every worker. Returns the events that were dequeued.
   MS_DEVICE u32 visit(bool beat) {
     u32 got = 0;
@@ -195,7 +205,10 @@ struct Monitor : Changing {
     const Party watching = party_of(w);
     const bool epoch = now / segment.epoch_ns > w.cut_t / segment.epoch_ns;
     const bool goes = stays(w) && (w.until || ending || (w.queue.left() && w.queue.empty()));
-    if (epoch && watching.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
+    if (epoch && w.rung != now / segment.epoch_ns) {  // once, however often it takes to be cut
+      w.rung = now / segment.epoch_ns;
+      if (watching.hooks >> MS_HOOK_EPOCH & 1) fire_epoch(w);
+    }
     if (!accounts.cut(w, i, now, watching)) return;
     rows.publish();  // whoever reads that an interval is closed finds its rows
     accounts.summaries.publish();
@@ -209,65 +222,6 @@ struct Monitor : Changing {
       close_part(party.running[place], w.worker, book_of(place, w.worker), now);
     }
     if (lane_id() == 0) store_release_device(&segment.progress[index].epochs, epochs / workers);
-  }
-
-  /// One step of exporting, if the host has room. What a place's parts hold goes out part after part.
-  MS_DEVICE void export_some() {
-    if (!out.room(now)) {
-      out.publish();
-      return;
-    }
-#pragma unroll 1
-    for (u32 left = exporting | leaving; left; left &= left - 1) {
-      const u32 place = __ffs(left) - 1;
-      const bool leaves = leaving >> place & 1;
-      for (u32 i = 0; i < workers; i++)
-        if (export_part(place, worker(i), leaves)) return;
-      if (index == 0 && export_part(place, SHARED_PART, leaves)) return;
-      exporting &= ~(1u << place);
-      leaving &= ~(1u << place);
-    }
-    out.publish();
-  }
-
-  /// Something of a part. False: all is out.
-  MS_DEVICE bool export_part(u32 place, u32 worker, bool leaves) {
-    const Running& r = party.running[place];
-    Book& b = book_of(place, worker);
-    if (worker == SHARED_PART && leaves && b.stage == LEAVE_CLOSE && !all_went_over()) return true;
-    if (worker == SHARED_PART && !leaves && !vm_followed(r.vm)) return true;
-    return leaves ? out.leave(r, place, worker, b, now) : out.epoch(r, place, worker, b);
-  }
-
-  /// No monitor runs a program any more that this one has seen leave.
-  MS_DEVICE bool all_went_over() const {
-    bool went = true;
-    for (u32 m = lane_id(); m < segment.monitors; m += 32)
-      went &= ending || static_cast<int>(load_acquire_device(&segment.progress[m].change) - change) >= 0;
-    return __all_sync(FULL_WARP, went);
-  }
-
-  /// Shared maps: the elected monitor ends their epoch when all monitors have ended their workers'; each follows.
-  MS_DEVICE void follow_shared() {
-#pragma unroll 1
-    for (u32 left = sharing; left; left &= left - 1) {
-      const u32 place = __ffs(left) - 1;
-      const Running& r = party.running[place];
-      if (index == 0 && due_shared(r)) close_part(r, SHARED_PART, book_of(place, SHARED_PART), now);
-      // The elected monitor may be closing it this moment: what one lane saw goes for all.
-      const bool behind = load_acquire(r.vm.arena + PART_CLOSED) != load_acquire(r.vm.part(worker(0)) + PART_SHARED);
-      if (!__shfl_sync(FULL_WARP, behind, 0)) continue;
-      for (u32 i = 0; i < workers; i++) vm_follow(r.vm, r.vm.part(worker(i)));
-    }
-  }
-
-  MS_DEVICE bool due_shared(const Running& r) const {
-    u32 least = 0xffffffff;
-    for (u32 m = lane_id(); m < segment.monitors; m += 32)
-      least = min(least, load_acquire_device(&segment.progress[m].epochs));
-    least = __reduce_min_sync(FULL_WARP, least);
-    u32 done = static_cast<u32>(r.vm.arena[PART_CLOSED] + r.vm.arena[PART_KEPT]);
-    return static_cast<int>(least - done) > 0;
   }
 
   MS_DEVICE bool all_left() const {

@@ -49,6 +49,7 @@ enum ChangeWord : u32 {
 enum MonitorWord : u32 {
   MONITOR_HEAD = 0,    // of exports, see exports.cuh
   MONITOR_CHANGE = 1,  // number of the change that is in force with it
+  MONITOR_ENDED = 2,   // 1: and after that none; its workers have left
   MONITOR_SEEN = 8,    // by the host
   MONITOR_WORDS = 16
 };
@@ -83,6 +84,7 @@ struct Book {
   u64 closed_sum[SUMS];                // of the epochs that are being exported
   u64 closed_from, closed_to, opened;  // their time, ns; and the begin of what is open
   u32 stage, map;                      // of leaving: see exports.cuh
+  u32 ended, reserved;                 // of a shared part: epochs that all monitors had ended when it was last closed
   u64 entry;
 };
 
@@ -96,6 +98,12 @@ struct Programs {
 MS_DEVICE Book& book_of(u32 place, u32 worker) {
   const u32 all = all_workers() + 1;
   return static_cast<Book*>(segment.books)[place * all + (worker == SHARED_PART ? all - 1 : worker)];
+}
+
+/// A monitor runs no program any more, or never did: its workers fire for nobody.
+MS_DEVICE bool is_gone(u32 monitor) {
+  const Progress& p = segment.progress[monitor];
+  return load_acquire_device(&p.ended) || !load_acquire_device(&p.began);
 }
 
 /// The part of a program's maps that a worker has, or all share.

@@ -60,6 +60,8 @@ struct Orders {
 struct alignas(128) Progress {
   u32 epochs;  // that it has closed
   u32 change;  // number of the change that is in force with it
+  u32 began;   // 1: there is such a monitor
+  u32 ended;   // 1: it runs nothing any more
 };
 
 /// Worker b is block b's compute worker; with two roles, blocks + b is its scheduler worker.

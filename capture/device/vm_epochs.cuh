@@ -102,13 +102,15 @@ MS_DEVICE void vm_follow(const VmAttached& a, u64* part) {
   warp_sync();
 }
 
-/// All workers have.
-MS_DEVICE bool vm_followed(const VmAttached& a) {
+/// All workers' have, but for those that are gone.
+template <class Gone>
+MS_DEVICE bool vm_followed(const VmAttached& a, Gone gone) {
   Lanes<bool> behind;
   const u64 closed = load_acquire(a.arena + PART_CLOSED);
   MS_LANES(lane) {
     behind[lane] = false;
-    for (u32 w = lane; w < a.workers; w += 32) behind[lane] |= load_acquire(a.part(w) + PART_SHARED) != closed;
+    for (u32 w = lane; w < a.workers; w += 32) 
+      behind[lane] |= load_acquire(a.part(w) + PART_SHARED) != closed && !gone(w);
   }
   return ballot(behind) == 0;
 }

@@ -29,12 +29,14 @@ struct Watched {
   u64 dequeued;       // ever
   u64 unclaimed;      // in the interval that is open
   u64 cut_seq, cut_dequeued, cut_t, due;
+  u64 rung;     // the epoch that its epoch hook has been fired for
   u64 drained;  // when its records were last taken, if there were any
 
   MS_DEVICE void open(u32 id, u64 now) {
     worker = id;
     cut_seq = 1, dequeued = cut_dequeued = unclaimed = 0;
     cut_t = drained = now, due = (now / segment.epoch_ns + 1) * segment.epoch_ns;
+    rung = now / segment.epoch_ns;
     turn = 0, until = 0;
     early = over = false;
   }

@@ -39,11 +39,10 @@ struct Source {
   Patience patience;
   u32 popped;         // dynamic: entries taken
   u32 at, iteration;  // static: place in the list; iterations that it was gone through
-  bool crowded;
 
   MS_DEVICE void open(u64 deadline) {
     patience = {deadline, 0};
-    popped = 0, iteration = ~0u, crowded = false;
+    popped = 0, iteration = ~0u;
     at = engine.dynamic ? 0 : engine.list_ptr[compute_worker() + 1];
     if (engine.dynamic) iteration = 0;
   }
@@ -78,9 +77,8 @@ struct Source {
     }
     iteration = e.y;
     if (hooks.wants(MS_HOOK_PRESSURE)) {
-      u32 depth = pushed - popped;
-      if (crowded && depth < engine.pressure) hooks.pressure(e.x, depth, engine.pressure, iteration);
-      crowded = depth >= engine.pressure;
+      const u32 depth = pushed - popped;  // falls by one at a time, so that below the threshold is one below it
+      if (depth + 1 == engine.pressure) hooks.pressure(e.x, depth, engine.pressure, iteration);
     }
     return {e.x, e.y, e.z};
   }

@@ -28,7 +28,8 @@ MS_DEVICE bool release(ComputeHooks& hooks, u32* counts, u32 task, u32 i, u32 de
 }
 
 // Dependency r + 1 wants a number of each block of rank r, ranks + 1 the sums of all. counts: [ranks + 2]. begun: by
-// rank, iterations. sums: [iterations, blocks]. Everything but `given` is zero before a launch.
+// rank, iterations; then by rank, those whose numbers are all there, which is said after their `ready` has been fired.
+// sums: [iterations, blocks]. Everything but `given` is zero before a launch.
 extern "C" __global__ void ranks(const u32* given, u32* number, u32* sums, u32* counts, u32* begun, u32 iterations) {
   MS_SHARED(Scope, scope);
   const u64 deadline = device_time() + segment.limit_ns;
@@ -54,9 +55,13 @@ extern "C" __global__ void ranks(const u32* given, u32* number, u32* sums, u32* 
     number[blockIdx.x] = given[blockIdx.x] + i;
     hooks.done();
     hooks.complete(i);
-    if (release(hooks, counts, give, i, gathered, each)) hooks.ready(blocks + first + 1, each, i, give);
+    u32* const all_there = begun + segment.ranks + rank;
+    if (release(hooks, counts, give, i, gathered, each)) {
+      hooks.ready(blocks + first + 1, each, i, give);
+      store_release_device(all_there, i + 1);
+    }
     hooks.refresh();
-    if (!await(hooks, counts + gathered, (i + 1) * each, counts, add, i, gathered, each, deadline)) break;
+    if (!await(hooks, all_there, i + 1, counts, add, i, gathered, each, deadline)) break;
     hooks.start(add, 0);
     u32 sum = 0;
     for (u32 block = first; block < first + each; block++) sum += __ldcg(number + block);

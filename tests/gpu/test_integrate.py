@@ -91,7 +91,7 @@ def sums(cuda: Any, host: ModuleType, segment: Path, transport: str, blocks: int
     source = Path(__file__).with_name("ranks.cu")
     module = cp.RawModule(path=str(cuda.compiled(source, f"sm_{cp.cuda.Device(0).compute_capability}", hooks)))
     given = cp.asarray(np.arange(blocks, dtype=np.uint32))
-    number, counts, begun = (cp.zeros(n, np.uint32) for n in (blocks, ranks + 2, ranks))
+    number, counts, begun = (cp.zeros(n, np.uint32) for n in (blocks, ranks + 2, 2 * ranks))
     out = cp.zeros(iterations * blocks, np.uint32)
     stream = cp.cuda.Stream(non_blocking=True)
     with Scope(

@@ -48,8 +48,8 @@ class Placed:
 class Exporting:
     """placed: the programs that run, come, or have left and are not wholly told, by place."""
 
-    def __init__(self, sink: SegmentSink, memory: MonitorMemory, workers: int) -> None:
-        self._sink, self._memory, self._workers = sink, memory, workers
+    def __init__(self, sink: SegmentSink, memory: MonitorMemory) -> None:
+        self._sink, self._memory = sink, memory
         self.placed: dict[int, Placed] = {}
         self._told = 0.0
         self._buffers: deque[NDArray[np.uint64]] = deque()
@@ -77,7 +77,7 @@ class Exporting:
                 break
         for place, placed in list(self.placed.items()):
             self._queue.extend(placed.exports.ready())
-            if len(placed.exports.left) > self._workers:  # every worker's, and the shared part
+            if placed.exports.over:
                 self._queue.extend(placed.exports.ready(all_of_it=True))
                 del self.placed[place]
                 if not self.attached(placed.slot):

@@ -56,6 +56,13 @@ class Exports:
         """eligible, observed, throttled, lost, faulted, emitted, as far as workers have told"""
         self.left: set[int] = set()
         """workers of which all is out, after the program has left"""
+        self.absent: set[int] = set()
+        """workers that had left before the program came"""
+
+    @property
+    def over(self) -> bool:
+        """The program has left, and all of it is out: of every worker, and of what they share."""
+        return SHARED in self.left and len(self.left) + len(self.absent) > self.workers
 
     def take(self, s: Slice) -> None:
         """One more slice of this program."""
@@ -86,15 +93,20 @@ class Exports:
     def ready(self, *, all_of_it: bool = False) -> list[tuple[int | None, bytes]]:
         """Records of epochs that every worker has ended, each with its worker (None: merged). all_of_it: what came."""
         out, self._state = self._state, []
-        told = [w for w in self._parts if w != SHARED]
-        whole = len(told) == self.workers and all(self._parts[w].ends for w in told)
-        if not self._parts or not (whole or all_of_it):
+        if not self._parts or not (all_of_it or self._whole()):
             return out
         parts, self._parts = self._parts, {}
         for index, declared in enumerate(self._maps):
             if aggregates(declared):
                 out += self._tell(index, declared, parts)
         return out
+
+    def _whole(self) -> bool:
+        """Of every worker's epoch the end has come."""
+        ended = {w for w, p in self._parts.items() if p.ends}
+        if len(ended) + len(self.left) + len(self.absent) < self.workers:
+            return False
+        return bool(ended - {SHARED}) and len((ended | self.left | self.absent) - {SHARED}) == self.workers
 
     def _tell(self, index: int, declared: Map, parts: dict[int, _Part]) -> list[tuple[int | None, bytes]]:
         rule, own = self._rules[index], {w: p for w, p in parts.items() if w != SHARED}

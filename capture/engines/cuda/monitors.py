@@ -16,6 +16,7 @@ class MonitorWord(IntEnum):
 
     HEAD = 0
     CHANGE = 1
+    ENDED = 2
     SEEN = 8
     WORDS = 16
 
@@ -80,7 +81,7 @@ class MonitorMemory:
     """
 
     def __init__(self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, workers: int, arena: int) -> None:
-        self.sizes, self.monitors = sizes, monitors
+        self.sizes, self.monitors, self._workers = sizes, monitors, workers
         self._arrays = {
             "hook_queues": cupy.zeros(blocks * sizes.queues, np.uint8),
             "programs": cupy.zeros(sizes.programs, np.uint8),
@@ -107,6 +108,14 @@ class MonitorMemory:
         """Of `struct Segment`."""
         out = {name: int(array.data.ptr) for name, array in self._arrays.items()}
         return out | {"exports": self.exports.ctypes.data, "export_words": self.words.ctypes.data}
+
+    def over(self, change: int) -> list[int] | None:
+        """Workers that have left before the change of that number; None while a monitor has not gone over to it."""
+        ended = self.words[:, MonitorWord.ENDED].copy()  # read first: after it the other word is the last
+        other = self.words[:, MonitorWord.CHANGE] != change
+        if (other & (ended == 0)).any():
+            return None
+        return [w for m in np.nonzero(other)[0].tolist() for w in range(m, self._workers, self.monitors)]
 
     def taken(self) -> list[U64]:
         """Copies of the buffers that monitors have handed over since the last call, which are theirs again."""

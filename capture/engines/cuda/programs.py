@@ -25,7 +25,7 @@ from ..admission import Unfit, admit
 from .exporting import DIGEST_S, Exporting, Placed
 from .exports import Exports
 from .memory import HostWords
-from .monitors import CELL, CODE_BYTES, ChangeWord, MonitorMemory, MonitorWord
+from .monitors import CELL, CODE_BYTES, ChangeWord, MonitorMemory
 from .parameters import HOST_CHANGE
 
 NOWHERE = 32
@@ -74,7 +74,7 @@ class Programs:
         self._sink, self._memory, self._host, self._t, self._rank = sink, memory, host, now, rank
         self._exported, self._workers = layout.exported, layout.workers
         self._epoch_ns, self._slots = layout.epoch_ns, layout.program_slots
-        self._exporting = Exporting(sink, memory, layout.workers)
+        self._exporting = Exporting(sink, memory)
         self._placed = self._exporting.placed
         self._pending: Pending | None = None
         self._waiting: Request | Damaged | None = None
@@ -94,8 +94,10 @@ class Programs:
         elif self._pending.told:
             self._decline()
         until = time.monotonic() + SETTLE_S
-        while self._pending and time.monotonic() < until:
+        while self._pending:
             self._settle(self._pending)
+            if time.monotonic() > until or (self._pending and self._pending.told):
+                break
         self._exporting.digest(time.monotonic() + DIGEST_S)
 
     def end(self) -> None:
@@ -250,7 +252,8 @@ class Programs:
                 del self._placed[comes.place]
             self._answer(pending, Code.FAILED, 0, "the device refuses its code")
             return
-        if (self._memory.words[:, MonitorWord.CHANGE] != pending.number).any():
+        before = self._memory.over(pending.number)
+        if before is None:
             waited = time.monotonic_ns() - pending.asked
             if waited > ROOM_S * 1e9:
                 self._exporting.take()
@@ -271,6 +274,7 @@ class Programs:
         if comes is not None:
             self._next += 1
             comes.attached = True
+            comes.exports.absent.update(before)
             self._sink.tell(comes.slot, SlotState.ATTACHED, self._line(comes, t))
         program = comes.program if comes else leaves.program if leaves else 0
         self._answer(pending, Code.DONE, program, "")

@@ -76,6 +76,7 @@ class Rig:
             code=SimpleNamespace(data=SimpleNamespace(ptr=1 << 30)),
             arena=SimpleNamespace(data=SimpleNamespace(ptr=1 << 31), nbytes=arena),
             taken=lambda: [self.exports.pop(0)] if self.exports else [],
+            over=lambda number: None if (self.memory.words[:, MonitorWord.CHANGE] != number).any() else [],
         )
         self.exports: list[np.ndarray] = []
         self.host = SimpleNamespace(words=np.zeros(HOST_CHANGE + 32, np.uint64))

@@ -23,6 +23,11 @@ namespace {
 enum Command : u64 { ATTACH = 1, RUN, CLOSE, ENTRIES, FEED, STATE, RAW, THREADS, TAKE };
 constexpr u64 SHARED_PART = ~0ull;
 
+/// No worker's monitor is gone.
+struct Nobody {
+  MS_DEVICE bool operator()(u32) const { return false; }
+};
+
 #ifdef __CUDACC__
 #define ON_DEVICE [=] __device__
 
@@ -206,7 +211,7 @@ struct Session {
           1, ON_DEVICE(VmScratch&, u32) {
             vm_close(a, p, shared);
             for (u32 w = 0; shared && w < n; w++) vm_follow(a, a.part(w));
-            const bool all = vm_followed(a);
+            const bool all = vm_followed(a, Nobody());
             MS_LANES(lane) if (lane == 0)* out = all;
           });
       if (!followed.words(1)[0]) abort();

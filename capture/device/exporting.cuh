@@ -1,0 +1,101 @@
+// What a monitor does about exports: of its workers' parts of programs' maps, and, if it is the elected one, of the parts
+// that all workers share.
+//
+// A shared part's epoch is closed when every monitor has ended one more of its workers'; then each follows, and it is told
+// when all have (vm_epochs.cuh). When its program leaves it is told after every monitor has gone over to that, and at the
+// end when every monitor has ended: nobody writes it any more.
+#pragma once
+#include "changes.cuh"
+#include "exports.cuh"
+
+namespace ms {
+
+/// All 32 lanes hold the same state and call together.
+struct Exporting : Changing {
+  ExportWriter out;
+  u32 exporting;  // places of programs that run and have an epoch to export
+  u32 epochs;     // that its workers have ended, all together
+
+  MS_DEVICE Exporting(MonitorShared& s, u32 i) : Changing(s, i) {
+    out.open(i);
+    exporting = epochs = 0;
+  }
+
+  /// One step of exporting, if the host has room. What a place's parts hold goes out part after part.
+  MS_DEVICE void export_some() {
+    if (!out.room(now)) {
+      out.publish();
+      return;
+    }
+#pragma unroll 1
+    for (u32 left = exporting | leaving; left; left &= left - 1) {
+      const u32 place = __ffs(left) - 1;
+      const bool leaves = leaving >> place & 1;
+      for (u32 i = 0; i < workers; i++)
+        if (export_part(place, worker(i), leaves)) return;
+      if (index == 0) {
+        if (waits_shared(place, leaves)) continue;
+        if (export_part(place, SHARED_PART, leaves)) return;
+      }
+      exporting &= ~(1u << place);
+      leaving &= ~(1u << place);
+    }
+    out.publish();
+  }
+
+  /// Shared maps: the elected monitor ends their epoch when all monitors have ended their workers'; each follows.
+  MS_DEVICE void follow_shared() {
+#pragma unroll 1
+    for (u32 left = sharing; left; left &= left - 1) {
+      const u32 place = __ffs(left) - 1;
+      const Running& r = party.running[place];
+      if (index == 0) close_shared(r, book_of(place, SHARED_PART));
+      // The elected monitor may be closing it this moment: what one lane saw goes for all.
+      const bool behind = load_acquire(r.vm.arena + PART_CLOSED) != load_acquire(r.vm.part(worker(0)) + PART_SHARED);
+      if (!__shfl_sync(FULL_WARP, behind, 0)) continue;
+      for (u32 i = 0; i < workers; i++) vm_follow(r.vm, r.vm.part(worker(i)));
+    }
+  }
+
+ private:
+  /// Somebody may still write what the shared part of its maps is to tell.
+  MS_DEVICE bool waits_shared(u32 place, bool leaves) const {
+    if (leaves) return book_of(place, SHARED_PART).stage == LEAVE_CLOSE && !all_went_over();
+    return !vm_followed(party.running[place].vm, [](u32 worker) { return is_gone(worker % segment.monitors); });
+  }
+
+  /// Something of a part. False: all is out.
+  MS_DEVICE bool export_part(u32 place, u32 worker, bool leaves) {
+    const Running& r = party.running[place];
+    Book& b = book_of(place, worker);
+    return leaves ? out.leave(r, place, worker, b, now) : out.epoch(r, place, worker, b);
+  }
+
+  /// No monitor runs a program any more that this one has seen leave.
+  MS_DEVICE bool all_went_over() const {
+    bool went = true;
+    for (u32 m = lane_id(); m < segment.monitors; m += 32)
+      went &= is_gone(m) ||
+              (!ending && static_cast<int>(load_acquire_device(&segment.progress[m].change) - change) >= 0);
+    return __all_sync(FULL_WARP, went);
+  }
+
+  /// When all monitors have ended an epoch more of their workers'. The first look only says where it begins.
+  MS_DEVICE void close_shared(const Running& r, Book& b) {
+    u32 least = 0xffffffff;
+    for (u32 m = lane_id(); m < segment.monitors; m += 32)
+      if (!is_gone(m)) least = min(least, load_acquire_device(&segment.progress[m].epochs));
+    least = __reduce_min_sync(FULL_WARP, least);
+    const bool first = b.opened == 0, over = !first && least != b.ended;
+    __syncwarp();
+    if (!first && !over) return;
+    if (lane_id() == 0) {
+      b.ended = least;
+      if (first) b.opened = now;
+    }
+    __syncwarp();
+    if (over) close_part(r, SHARED_PART, b, now);
+  }
+};
+
+}  // namespace ms
