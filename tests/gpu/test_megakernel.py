@@ -129,6 +129,16 @@ def test_rows_tell_what_the_graph_says(cuda: Any, segment_path: Path, schedule: 
     assert np.array_equal((found["aux"][requests] & np.uint64(0xFF))[order], plan.row_state)
 
 
+def test_pressure_falls_as_it_rises(cuda: Any, segment_path: Path) -> None:
+    """Whoever pushes knows only nearly how many have been popped, so they are not to the last one as many."""
+    with engine(cuda, segment_path, "schedule=dynamic,pressure=2") as e:
+        assert e.run() == "done"
+        found = rows(e.segment)
+    _, rises, falls = np.bincount(found["flags"][found["hook"] == HOOK["pressure"]], minlength=3)
+    assert falls > rises / 2 > 0
+    assert rises > falls / 2
+
+
 def test_an_undrained_ring_drops_and_counts(cuda: Any, segment_path: Path) -> None:
     with engine(cuda, segment_path, f"ring_mb=0.25,block_rows=64,steps={cuda.many},epoch_ms=10") as e:
         assert e.run() == "done"
