@@ -106,7 +106,7 @@ def sums(cuda: Any, host: ModuleType, segment: Path, transport: str, blocks: int
     return out.get().reshape(iterations, blocks)
 
 
-@pytest.mark.parametrize("transport", ["warp", "block"])
+@pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 def test_a_kernel_of_several_ranks_is_told_by_rank(
     cuda: Any, host: ModuleType, segment_path: Path, tmp_path: Path, transport: str
 ) -> None:

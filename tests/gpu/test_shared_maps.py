@@ -31,7 +31,7 @@ from megascope.capture.segment.words import Cursor, Record, Summary
 from megascope.store.tables import HOOK_BY_NAME
 
 EPOCH = HOOK_BY_NAME["epoch"].id
-TRANSPORTS = pytest.mark.parametrize("transport", ["warp", "block"])
+TRANSPORTS = pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
 COUNT_TEXT = (
     HIST_TEXT.replace("map:lat", "map:n")
     .replace("ldxdw %r4, [%r6+24]\nsub %r3, %r4\n", "mov %r3, 1\n")
@@ -205,7 +205,7 @@ def test_the_epoch_hook_is_fired_once_an_epoch(cuda: Any, segment_path: Path) ->
 
 
 @TRANSPORTS
-@pytest.mark.parametrize("early", [0, 1])
+@pytest.mark.parametrize("early", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_a_block_leaves_before_the_others(
     cuda: Any,
     segment_path: Path,
