@@ -113,8 +113,7 @@ struct Changing {
   /// Make the workers' parts of a new program's maps ready, a piece at a time. True when they are.
   MS_DEVICE bool prepare() {
     const Change& c = segment.programs->change;
-    if (c.place == NOWHERE) return true;
-    if (prepared == workers) return true;
+    if (c.place == NOWHERE || prepared == workers) return true;
     const VmAttached& a = party.running[c.place].vm;
     u64* part = a.part(worker(prepared));
     if (!vm_prepare(a, part, false, preparing, PREPARE_WORDS)) return false;

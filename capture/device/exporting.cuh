@@ -45,11 +45,12 @@ struct Exporting : Changing {
 
   /// Shared maps: the elected monitor ends their epoch when all monitors have ended their workers'; each follows.
   MS_DEVICE void follow_shared() {
+    const u32 least = index == 0 ? least_epochs() : 0;
 #pragma unroll 1
     for (u32 left = sharing; left; left &= left - 1) {
       const u32 place = __ffs(left) - 1;
       const Running& r = party.running[place];
-      if (index == 0) close_shared(r, book_of(place, SHARED_PART));
+      if (index == 0) close_shared(r, book_of(place, SHARED_PART), least);
       // The elected monitor may be closing it this moment: what one lane saw goes for all.
       const bool behind = load_acquire(r.vm.arena + PART_CLOSED) != load_acquire(r.vm.part(worker(0)) + PART_SHARED);
       if (!__shfl_sync(FULL_WARP, behind, 0)) continue;
@@ -80,12 +81,16 @@ struct Exporting : Changing {
     return __all_sync(FULL_WARP, went);
   }
 
-  /// When all monitors have ended an epoch more of their workers'. The first look only says where it begins.
-  MS_DEVICE void close_shared(const Running& r, Book& b) {
+  /// Epochs that every monitor has ended of its workers'; asked for once a look, for all programs.
+  MS_DEVICE static u32 least_epochs() {
     u32 least = 0xffffffff;
     for (u32 m = lane_id(); m < segment.monitors; m += 32)
       if (!is_gone(m)) least = min(least, load_acquire_device(&segment.progress[m].epochs));
-    least = __reduce_min_sync(FULL_WARP, least);
+    return __reduce_min_sync(FULL_WARP, least);
+  }
+
+  /// When all monitors have ended an epoch more of their workers'. The first look only says where it begins.
+  MS_DEVICE void close_shared(const Running& r, Book& b, u32 least) {
     const bool first = b.opened == 0, over = !first && least != b.ended;
     __syncwarp();
     if (!first && !over) return;

@@ -109,7 +109,7 @@ MS_DEVICE bool vm_followed(const VmAttached& a, Gone gone) {
   const u64 closed = load_acquire(a.arena + PART_CLOSED);
   MS_LANES(lane) {
     behind[lane] = false;
-    for (u32 w = lane; w < a.workers; w += 32) 
+    for (u32 w = lane; w < a.workers; w += 32)
       behind[lane] |= load_acquire(a.part(w) + PART_SHARED) != closed && !gone(w);
   }
   return ballot(behind) == 0;

@@ -32,14 +32,14 @@ class Unread:
         self._writer = writer
         self._segment = SegmentReader.open(path, write=True)
 
-    def free(self) -> bool:
-        """Free the rings of records and maps if one is filling and nobody records. Whether that was so."""
+    def free(self) -> None:
+        """Free the rings of records and maps if one is filling and nobody records."""
         if not self._filling():
-            return False
+            return
         try:
             fcntl.flock(self._segment.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the drainer's: he is there, or kept out
         except BlockingIOError:
-            return False
+            return
         try:
             # A head that cannot be, or a file cut short, is told by whoever records.
             with suppress(MegascopeError):
@@ -47,7 +47,6 @@ class Unread:
                 MapRingReader(self._segment).pass_by()
         finally:
             fcntl.flock(self._segment.fd, fcntl.LOCK_UN)
-        return True
 
     def close(self) -> None:
         self._segment.close()

@@ -9,6 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import build
+import driver
 import numpy as np
 import pytest
 from conftest import Device, _rig
@@ -107,14 +109,9 @@ def test_when_the_program_leaves_and_when_the_kernel_ends(cuda: Any, segment_pat
             assert counted(a, program, number) == observed(e.segment, number) > 0
 
 
+@pytest.mark.skipif(build.COMPILER is None, reason=build.MISSING)
 def test_the_kernel_ends_and_one_monitor_is_slow(segment_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The elected monitor tells what is shared after the last of the others has taken its last records."""
-    pytest.importorskip("driver")
-    import build
-    import driver
-
-    if build.COMPILER is None:
-        pytest.skip(build.MISSING)
     monkeypatch.setattr(device_programs, "PATIENCE_S", 60.0)
     like = _rig(1)
     rig = driver.cupy(3, seed=2, slow=driver.Slow("megakernel", 5, 20))
