@@ -12,12 +12,14 @@ from pathlib import Path
 
 from megascope.capture.engines.cuda.compilation import Hooks, cubin
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "integrate"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES, TESTS = ROOT / "docs" / "integrate", ROOT / "tests" / "gpu"
 BUILDS: list[tuple[str | Path, Hooks]] = [
     *((source, hooks) for source in ("megakernel.cu", "firing.cu") for hooks in Hooks),
     ("clock.cu", Hooks.QUEUE),
     (EXAMPLES / "smooth.cu", Hooks.QUEUE),
     (EXAMPLES / "sum.cu", Hooks.DEVICE),
+    *((TESTS / source, hooks) for source in ("ranks.cu", "uneven.cu") for hooks in (Hooks.QUEUE, Hooks.DEVICE)),
 ]
 
 

@@ -24,7 +24,8 @@ import numpy as np
 from megascope.capture.engines.cuda.compilation import Hooks, cubin
 from megascope.capture.engines.cuda.engine import CudaEngine
 from megascope.capture.engines.cuda.kernel import THREADS, Megakernel, clock_state
-from megascope.capture.engines.cuda.libraries import library
+from megascope.capture.engines.cuda.libraries import library, load_kernels
+from megascope.capture.engines.cuda.monitors import launch_monitors
 from megascope.capture.engines.cuda.parameters import HOST_GO, SEGMENT, SEGMENT_SYMBOL
 from megascope.capture.engines.cuda.settings import Settings
 from megascope.capture.programs import image
@@ -73,6 +74,8 @@ class Bench:
         architecture = self.kernels[Hooks.QUEUE].architecture
         self.modules = {h: self.cupy.RawModule(path=str(cubin("firing.cu", architecture, h))) for h in Hooks}
         self.whole = self.cupy.RawModule(path=str(cubin("megakernel.cu", architecture, Hooks.DEVICE)))
+        for module in (*self.modules.values(), self.whole):
+            load_kernels(module)
         for kernel in self.kernels.values():
             kernel.monitors()
         blocks = self.kernels[Hooks.QUEUE].blocks
@@ -124,8 +127,7 @@ class Bench:
     def _monitors(self, kernel: Any) -> None:
         """Monitor blocks, which another module holds: it is given the same parameters."""
         self._engine_of(self.whole)[...] = self._engine_of(self.modules[Hooks.DEVICE])
-        with kernel.monitor_stream:
-            self.whole.get_function("monitors")((kernel.monitor_count,), (32,), ())
+        launch_monitors(self.cupy, self.whole, kernel.monitor_stream, kernel.monitor_count, 0)
 
     def _engine_of(self, module: Any) -> Any:
         return self.cupy.ndarray((SEGMENT.itemsize,), np.uint8, module.get_global(SEGMENT_SYMBOL))

@@ -200,11 +200,13 @@ class RawModule:
 class Function:
     num_regs = 0
     local_size_bytes = 0
+    shared_size_bytes = 0
 
     def __init__(self, module: RawModule, name: str) -> None:
         self._module, self._name = module, name
         self._address = ctypes.cast(getattr(module.library, name), ctypes.c_void_p).value
         self.max_dynamic_shared_size_bytes = 48 << 10
+        self.preferred_shared_memory_carveout = -1
 
     def __call__(self, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared_mem: int = 0) -> None:
         if shared_mem > self.max_dynamic_shared_size_bytes:
@@ -230,7 +232,11 @@ def cupy(blocks: int = 3, *, seed: int = 1, slow: Slow | None = None) -> Any:
     """An object to use as the cupy module: a device of so many multiprocessors. seed: of its interleavings."""
     device = SimpleNamespace(
         compute_capability="simt",
-        attributes={"MultiProcessorCount": blocks, "CanUseHostPointerForRegisteredMem": 1},
+        attributes={
+            "MultiProcessorCount": blocks,
+            "CanUseHostPointerForRegisteredMem": 1,
+            "MaxSharedMemoryPerMultiprocessor": 228 << 10,
+        },
         use=lambda: None,
     )
     runtime = SimpleNamespace(

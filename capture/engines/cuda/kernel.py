@@ -21,7 +21,7 @@ from . import tables, weights
 from .clock import LoneClock
 from .compilation import Hooks, cubin
 from .memory import HostWords, SegmentMemory
-from .monitors import MonitorMemory, Sizes
+from .monitors import MonitorMemory, Sizes, launch_monitors
 from .parameters import ENGINE, ENGINE_SYMBOL, LEAVE, LINE_BYTES, ORDER_LINES, RUN_LINES, SEGMENT, SEGMENT_SYMBOL, fill
 from .ranks import Ranks
 from .settings import Settings
@@ -181,8 +181,7 @@ class Megakernel:
         build = self.build(hooks)
         self.prepare(build.module, segment, dynamic=dynamic, mask=mask, steps=steps, hold=hold)
         if hooks == Hooks.DEVICE:
-            with self.monitor_stream:
-                build.module.get_function("monitors")((self.monitor_count,), (32,), ())
+            launch_monitors(self.cupy, build.module, self.monitor_stream, self.monitor_count, build.shared_bytes)
         with self.stream:
             build.function((self.blocks,), (THREADS[hooks],), (), shared_mem=build.shared_bytes)
 

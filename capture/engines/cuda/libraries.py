@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from ....store.errors import MegascopeError
@@ -31,3 +32,23 @@ def library() -> Any:
     if int(device.compute_capability) < 90:
         raise MegascopeError(_WHAT, f"the device is of compute capability {device.compute_capability}, below 9.0")
     return cupy
+
+
+def load_kernels(module: Any) -> None:
+    """Load all kernels of a module now, before any of them runs for long.
+
+    CUDA loads a kernel when it is first asked for, and that may wait for those that run: so one that is asked for while
+    monitor blocks run would not begin before they end.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        count, enumerate_, load = driver.cuModuleGetFunctionCount, driver.cuModuleEnumerateFunctions, driver.cuFuncLoad
+    except (OSError, AttributeError):
+        return  # a driver older than 12.4, or none at all (a simulated device): who launches asks for kernels early
+    handle, n = ctypes.c_void_p(module.module.ptr), ctypes.c_uint()
+    if count(ctypes.byref(n), handle):
+        return
+    kernels = (ctypes.c_void_p * n.value)()
+    if enumerate_(kernels, n, handle) == 0:
+        for kernel in kernels:
+            load(ctypes.c_void_p(kernel))

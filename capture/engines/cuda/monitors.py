@@ -138,3 +138,24 @@ class MonitorMemory:
             for at in (self.sizes.compute_mask, self.sizes.scheduler_mask):
                 queues[:, at // 4] = mask
         self.words[:] = 0
+
+
+BLOCK_RESERVED = 1024
+"""bytes of shared memory that the system takes for each block"""
+
+
+def launch_monitors(cupy: Any, module: Any, stream: Any, monitors: int, shared_bytes: int | None) -> None:
+    """Launch monitor blocks, before the kernel that they watch. shared_bytes: of a block of that, None: not known.
+
+    A multiprocessor is divided into shared memory and first-level cache when its first block comes. If what is left
+    beside the monitor's is too little for one of the kernel's, that one cannot begin before the monitor has ended,
+    which waits for the kernel. Where it is not known how much that takes, all is shared memory.
+    """
+    kernel = module.get_function("monitors")
+    part = 100
+    if shared_bytes is not None:
+        whole = cupy.cuda.Device(0).attributes["MaxSharedMemoryPerMultiprocessor"]
+        part = min(-(-100 * (shared_bytes + kernel.shared_size_bytes + 2 * BLOCK_RESERVED) // whole), 100)
+    kernel.preferred_shared_memory_carveout = part
+    with stream:
+        kernel((monitors,), (32,), ())

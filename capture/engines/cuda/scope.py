@@ -19,8 +19,9 @@ from ...segment.words import Clock, Policy
 from .clock import TICK_NS, LoneClock
 from .compilation import Hooks, cubin
 from .device_segment import DeviceSegment, ring_blocks, worker_table
+from .libraries import load_kernels
 from .memory import HostWords
-from .monitors import MonitorMemory, Sizes
+from .monitors import MonitorMemory, Sizes, launch_monitors
 from .parameters import DEP_ROW, LINE_BYTES, NO_SLOT, ORDER_LINES, SEGMENT, SEGMENT_SYMBOL, TASK_ROW, fill
 
 WATCHED = 8
@@ -44,6 +45,7 @@ class Scope:
     (`megascope schema task_classes` and so on), each Arrow or rows as in schema.json; `workers` is made where it is not
     given. blocks: of the launch. roles: workers of a block: 1, or 2 where a scheduler warp fires too. ranks: among
     which the blocks are divided evenly: rank r has those from r * blocks / ranks. hooks: those that the kernel fires.
+    shared_bytes: of a block, all that it has, for which monitor blocks must leave room; None: they leave all they can.
     end: the dependency that ends an iteration, 0: none. seconds: the device-side deadline. record: record everything
     from the first event on, whether anyone drains or not.
 
@@ -62,6 +64,7 @@ class Scope:
         roles: int = 1,
         ranks: int = 1,
         transport: str = "warp",
+        shared_bytes: int | None = None,
         end: int = 0,
         seconds: float = 60.0,
         epoch_ms: float = 100.0,
@@ -75,7 +78,7 @@ class Scope:
         if ranks < 1 or blocks % ranks:
             raise Usage(_WHAT, f"{blocks} blocks are not {ranks} ranks of as many each", "launch a multiple of them")
         self.cupy, self._module = cupy, module
-        self._blocks_of_its_own = transport == "block"
+        self._blocks_of_its_own, self._shared_bytes = transport == "block", shared_bytes
         self.threads = 0 if self._blocks_of_its_own else 32
         """of a block, beyond the kernel's own: its monitor warp"""
         sizes, workers = Sizes.of(cupy, module), roles * blocks
@@ -141,8 +144,8 @@ class Scope:
         stream.synchronize()
         self._beside = self.cupy.cuda.Stream(non_blocking=True)
         if self._blocks_of_its_own:
-            with self._beside:
-                self._module.get_function("monitors")((self.monitors,), (32,), ())
+            load_kernels(self._module)
+            launch_monitors(self.cupy, self._module, self._beside, self.monitors, self._shared_bytes)
         self._begun = self._running = True
 
     def follow(self, stream: Any) -> None:
