@@ -37,22 +37,6 @@ struct HookShared {
 };
 #endif
 
-/// Tells a worker's own line in the segment what it waits for, so that a hang can be read at any time, by anyone,
-/// attached or not. A reader takes the words only if `check` agrees, so their order over PCIe does not matter.
-struct NowRecord {
-  u64* line;
-
-  MS_DEVICE void enter(u64 t, u64 task, u32 dep, u32 seen, u32 wanted) const {
-    u64 counts = static_cast<u64>(seen) << 32 | wanted;
-    store_host(line + MS_WORKER_NOW_TASK, task);
-    store_host(line + MS_WORKER_NOW_DEP, dep);
-    store_host(line + MS_WORKER_NOW_SEEN_WANTED, counts);
-    store_host(line + MS_WORKER_NOW_CHECK, t ^ task ^ dep ^ counts);
-    store_host(line + MS_WORKER_NOW_T, t);
-  }
-  MS_DEVICE void leave() const { store_host(line + MS_WORKER_NOW_T, 0); }
-};
-
 /// What a wait is for: the task's dependency (or work, without a task), the iteration's end, or the arrival of what
 /// peers send to a task that receives.
 enum Awaited : u32 { FOR_DEP = 0, FOR_END = 1, FOR_ARRIVAL = 2 };
@@ -64,7 +48,6 @@ struct ComputeHooks {
   u64 waited;
   u32 ready_since, finished;
   bool armed, begun;  // a task's record is wanted; its first half has been written
-  NowRecord now;
 
   /// thread: of the block's; thread 0 is the worker.
   MS_DEVICE void open(HookShared& shared, u32 thread = 0) {
@@ -73,7 +56,6 @@ struct ComputeHooks {
     waited = 0;
     ready_since = finished = 0;
     armed = begun = false;
-    now.line = segment.workers + compute_worker() * MS_WORKER_WORDS;
   }
   MS_DEVICE void refresh() { out.refresh(); }
   MS_DEVICE bool wants(u32 hook) const { return out.wants(hook); }
@@ -100,12 +82,12 @@ struct ComputeHooks {
   /// task 0: the worker is idle, or (dep not 0) done with the iteration whose end it waits for.
   MS_DEVICE void wait(u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted, bool arrival = false) {
     waited = device_time();
-    now.enter(waited, task ? static_cast<u64>(iteration) << 32 | task : 0, dep, seen, wanted);
+    out.waits(waited, task, task ? iteration : 0, dep, seen, wanted);
     if (out.wants(MS_HOOK_WAIT))
       out.push(MS_HOOK_WAIT, waited, task, iteration, seen, wanted, 0, awaited(task, dep, arrival));
   }
   MS_DEVICE void resume(u32 task, u32 iteration, u32 dep, bool arrival = false) {
-    now.leave();
+    out.goes_on();
     if (out.wants(MS_HOOK_RESUME))
       out.push(MS_HOOK_RESUME, device_time_low(), task, iteration, waited, waited >> 32, 0,
                awaited(task, dep, arrival));

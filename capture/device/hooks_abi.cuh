@@ -157,7 +157,7 @@ struct ms_ring_row {
 #define MS_CURSOR_MAP_HEAD 10
 #define MS_CURSOR_WORDS 32
 
-/* Words of a worker's line. 0 to 7 are written by the worker, 8 to 15 by its monitor. */
+/* Words of a worker's line. 0 to 7 by the worker, or by its monitor for it; 8 to 15 by its monitor. */
 #define MS_WORKER_NOW_T 0
 #define MS_WORKER_NOW_TASK 1
 #define MS_WORKER_NOW_DEP 2

@@ -10,7 +10,7 @@
 namespace ms {
 
 constexpr u64 BEAT_NS = 250000;         // heartbeat, and publication of rows that wait for company
-constexpr u64 COMPANY_NS = 200000;      // how long records wait for more, so that programs see many events at once
+constexpr u64 COMPANY_NS = 400000;      // how long records wait for more, so that programs see many events at once
 constexpr u32 FEW = 16;                 // events in a look at all workers: fewer are worth waiting for company
 constexpr u32 SHORTEST_NAP_NS = 250;    // between looks; a look costs the workers of its multiprocessor some cycles
 constexpr u32 LONGEST_NAP_NS = 8000;    // much less than it takes to fill a queue
@@ -116,7 +116,7 @@ struct Monitor : Exporting {
         got += drain(w, i);
       }
       if (now >= w.due && (!w.until || w.queue.reached(w.until))) close(w, i);
-      if (beat) tell_worker(w);
+      if (beat) tell_worker(w, i);
       put(w, i);
     }
     return got;
@@ -241,13 +241,33 @@ struct Monitor : Exporting {
     }
   }
 
-  MS_DEVICE void tell_worker(const Watched& w) {
+  MS_DEVICE void tell_worker(const Watched& w, u32 i) {
+    u64* line = segment.workers + w.worker * MS_WORKER_WORDS;
     if (lane_id() == 0) {
-      u64* line = segment.workers + w.worker * MS_WORKER_WORDS;
       store_host(line + MS_WORKER_FIRED, w.queue.next - 1);
       store_host(line + MS_WORKER_DEQUEUED, w.dequeued);
       store_host(line + MS_WORKER_LOST, w.queue.next - 1 - w.dequeued);
+      tell_wait(w, line, shared.waiting[i]);
     }
+    __syncwarp();
+  }
+
+  /// Lane 0: what it waits for, so that a hang can be read at any time, by anyone, attached or not. A reader takes the
+  /// words only if their check agrees, so their order over PCIe does not matter.
+  MS_DEVICE static void tell_wait(const Watched& w, u64* line, u64& told) {
+    NowWords n;
+    if (!w.queue.waits(n)) return;
+    const u64 t = static_cast<u64>(n.t_high) << 32 | n.t;
+    if (t == told) return;
+    told = t;
+    if (t) {
+      const u64 task = static_cast<u64>(n.iteration) << 32 | n.task, counts = static_cast<u64>(n.seen) << 32 | n.wanted;
+      store_host(line + MS_WORKER_NOW_TASK, task);
+      store_host(line + MS_WORKER_NOW_DEP, n.dep);
+      store_host(line + MS_WORKER_NOW_SEEN_WANTED, counts);
+      store_host(line + MS_WORKER_NOW_CHECK, t ^ task ^ n.dep ^ counts);
+    }
+    store_host(line + MS_WORKER_NOW_T, t);
   }
 };
 

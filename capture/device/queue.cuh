@@ -41,6 +41,7 @@ struct alignas(8) QueueWords {
   u32 left;            // by the producer: 1 after its last event
 };
 
+static_assert(sizeof(QueueWords) % 16 == 0, "what comes after them is stored 16 bytes at a time");
 constexpr u32 MASK_WORD = 2 * HOOKS + 3;
 static_assert(offsetof(QueueWords, mask) == 4 * MASK_WORD, "the host sets it before a launch");
 
@@ -84,11 +85,19 @@ struct DeviceSpace {
   MS_DEVICE static void fence() { fence_device(); }
 };
 
+/// What a worker waits for, beside its queue; its monitor tells it on. The worker overwrites it as it goes, and no fence
+/// orders that: `check` is the exclusive or of the words before it, and what it does not agree with is of two waits.
+struct alignas(16) NowWords {
+  u32 t, t_high, task, iteration;  // t: when the wait began, 0: there is none
+  u32 dep, seen, wanted, check;
+};
+
 template <u32 SLOTS>
 struct alignas(16) Queue {
   static_assert((SLOTS & (SLOTS - 1)) == 0, "a power of two");
   uint4 half[SLOTS][2];
   QueueWords words;
+  NowWords now;
 };
 
 /// The producer's end, in registers. All threads of a warp may call together, which spares the warp a divergence: to
@@ -123,6 +132,16 @@ struct Producer {
   }
 
   MS_DEVICE bool wants(u32 hook) const { return mask >> hook & 1; }
+
+  /// Attached or not. Two stores, as a record has: what goes to host memory is the monitor's to write, since whoever
+  /// fences waits for that.
+  MS_DEVICE void waits(u64 t, u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted) const {
+    const u32 low = static_cast<u32>(t), high = static_cast<u32>(t >> 32);
+    const u32 check = low ^ high ^ task ^ iteration ^ dep ^ seen ^ wanted;
+    Space::store_16(now(), low, high, task, iteration);
+    Space::store_16(now() + 16, dep, seen, wanted, check);
+  }
+  MS_DEVICE void goes_on() const { Space::store_16(now(), 0, 0, 0, 0); }
 
   MS_DEVICE void push(u32 hook, u32 t, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags, u32 arg2) {
     seq++;
@@ -176,6 +195,7 @@ struct Producer {
 
  private:
   MS_DEVICE Address slot(u32 at) const { return slots + (at & (SLOTS - 1)) * 32; }
+  MS_DEVICE Address now() const { return words + sizeof(QueueWords); }
 
   MS_DEVICE void put(u32 at, u32 stamp, u32 hook, u32 t, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags,
                      u32 arg2) {
@@ -316,6 +336,13 @@ struct Consumer {
   MS_DEVICE u32 sm() const { return Space::load(words + offsetof(QueueWords, sm)); }
   MS_DEVICE u32 mask() const { return Space::load(words + offsetof(QueueWords, mask)); }
   MS_DEVICE u32 seen_mask() const { return Space::load(words + offsetof(QueueWords, seen_mask)); }
+  /// What the producer waits for. False: it was just changing that.
+  MS_DEVICE bool waits(NowWords& n) const {
+    const Address at = words + sizeof(QueueWords);
+    const uint4 a = Space::load_16(at), b = Space::load_16(at + 16);
+    n = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    return (n.t | n.t_high) == 0 || (a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z) == b.w;
+  }
   MS_DEVICE bool left() const { return __all_sync(FULL_WARP, Space::load(words + offsetof(QueueWords, left)) != 0); }
 
  private:

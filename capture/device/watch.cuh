@@ -51,6 +51,7 @@ struct MonitorShared {
   u32 refused[WATCHED][HOOKS];   // of those: the ring was full
   u32 booked[WATCHED][HOOKS];    // losses that closed intervals account for, ever
   u32 before[WATCHED][HOOKS];    // losses of turns of the other parity, which is not on
+  u64 waiting[WATCHED];          // since when it waits, as its line in the segment says; 0: it does not
   u64 record[MS_SUMMARY_WORDS];
 };
 

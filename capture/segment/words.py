@@ -108,7 +108,7 @@ class Cursor(IntEnum):
 
 
 class Worker(IntEnum):
-    """Words of a worker's line. 0 to 7 are written by the worker, 8 to 15 by its monitor."""
+    """Words of a worker's line. 0 to 7 by the worker, or by its monitor for it; 8 to 15 by its monitor."""
 
     NOW_T = 0
     """begin of the wait it is in, ns; 0: it does not wait"""
