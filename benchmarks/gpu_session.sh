@@ -8,7 +8,7 @@ rounds=${ROUNDS:-2}
 OUT=${OUT:-gpu-session}
 python=${PYTHON:-python3}
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}." PYTHONUNBUFFERED=1
-mkdir -p "$OUT"
+mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd)
 failed=0
 
 part() { # name, seconds, command…
@@ -32,8 +32,11 @@ record() { # name, spec
 
 for what in ${*:-build tests soak recordings tasks overhead}; do
   case $what in
-    build) part build 120 "$python" benchmarks/gpu_build.py ;;
-    tests) part tests 240 $pytest tests/gpu -m "gpu and not slow" --timeout 60 ;;
+    build) part build 120 "$python" benchmarks/gpu_build.py --vm-driver "$OUT/vm_driver" ;;
+    tests)
+      [ ! -x "$OUT/vm_driver" ] || export MEGASCOPE_VM_DRIVER="$OUT/vm_driver"
+      part tests 270 $pytest tests/gpu -m "gpu and not slow" --timeout 60
+      ;;
     soak) part soak 200 $pytest tests/gpu/test_soak.py -m "gpu and slow" --timeout 190 ;;
     recordings)
       record dynamic schedule=dynamic

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,6 +292,12 @@ class Serving:
             return
         row = (r.member_from, self.step - 1, r.generation, slot, r.member_position)
         self._told.append(Told(self.step, STEP_REQUESTS.name, row))
+
+
+@lru_cache(maxsize=2)
+def planned(load: Load, steps: int) -> Plan:
+    """The first steps of a load. Long ones take seconds, and several kernels of one process often serve the same."""
+    return Serving(load).plan(steps)
 
 
 @dataclass

@@ -52,7 +52,7 @@ def _gpu() -> Device:
         "layers=2,d_model=256,heads=8,kv_heads=2,head_dim=32,ffn=512,vocab=1024,slots=4,context=128,"
         f"qkv_tile=16,out_tile=16,ffn_tile=32,vocab_tile=32,{SERVED},steps=60,seconds=20"
     )
-    long = "steps=150000,seconds=40,ring_mb=4000,summary_rows=4080,epoch_ms=20,arena_mb=2000"
+    long = "steps=150000,seconds=40,ring_mb=400,summary_rows=4080,epoch_ms=20,arena_mb=2000"
     return Device(library(), cubin, model, long, 1, 200, 8_000, simulated=False)
 
 

@@ -12,8 +12,10 @@ Two processes without CUDA beside the engine's:
 from __future__ import annotations
 
 import fcntl
+import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +116,9 @@ def _cells(a: Attacher, programs: list[Program], numbers: list[int]) -> tuple[I6
 
 
 def rows(path: Path, out: Path) -> None:
-    """Writes records [n, 16] of the summary rings, and worker, seq, class and ns of every row that was emitted."""
-    records, found = [], []
+    """Writes records [n, 16] of the summary rings, and key (see _key), class and ns of every row that was emitted."""
+    records: list[Any] = []
+    found: dict[str, list[Any]] = {"key": [], "task_class": [], "ns": []}
     with SegmentReader.open(path, write=True) as segment:
         fcntl.flock(segment.fd, fcntl.LOCK_SH)  # rings are read: the engine leaves them alone
         summaries, rings = SummaryReader(segment), RingReader(segment)
@@ -128,15 +131,17 @@ def rows(path: Path, out: Path) -> None:
             records.append(got)
             r = batch.rows
             if r.num_rows:
-                of = {n: r.column(n).to_numpy().astype(np.int64) for n in ("worker", "seq", "task_class", "t", "aux")}
-                found.append(np.stack([of["worker"], of["seq"], of["task_class"], of["t"] - of["aux"]], 1))
+                of = {n: r.column(n).to_numpy() for n in ("worker", "seq", "task_class", "t", "aux")}
+                found["key"].append(_key(of["worker"].astype(np.int64), of["seq"].astype(np.int64)))
+                found["task_class"].append(of["task_class"])
+                found["ns"].append(of["t"].astype(np.int64) - of["aux"].astype(np.int64))
             elif last and not len(got):
                 break
             else:
                 last = _ended(segment)
                 time.sleep(0.0005)
-    whole = np.concatenate(found) if found else np.zeros((0, 4), np.int64)
-    np.savez(out, records=np.concatenate(records), rows=whole)
+    whole = {name: np.concatenate(its) if its else np.zeros(0, np.int64) for name, its in found.items()}
+    np.savez(out, records=np.concatenate(records), **whole)
 
 
 def judge(swapped: Any, told: Any, workers: int, fired: I64, lost: I64, dequeued: I64) -> dict[str, int]:
@@ -166,7 +171,8 @@ def judge(swapped: Any, told: Any, workers: int, fired: I64, lost: I64, dequeued
     whole = _Intervals(whose[raw], c[raw])
     of = np.isin(who, swapped["numbers"])
     mine, theirs, number = c[of], whose[of], who[of]
-    said = _merged(swapped["cells"])
+    *cell, count = swapped["cells"].T
+    said = _merged(cell, count)
     np.testing.assert_array_equal(
         np.bincount(said[:, 0], said[:, 3], number.max() + 1),
         np.bincount(number, mine[:, S.OBSERVED], number.max() + 1),
@@ -174,7 +180,7 @@ def judge(swapped: Any, told: Any, workers: int, fired: I64, lost: I64, dequeued
     )
     # Of a program that saw no interval of which raw rows are missing, the raw rows tell what it must have counted.
     known = np.setdiff1d(number, number[~whole.have(theirs, mine)])
-    expected = _of_raw_rows(told["rows"], theirs, mine, number)
+    expected = _of_raw_rows(told, theirs, mine, number)
     said = said[said[:, 1] % EVERY == 0]
     np.testing.assert_array_equal(said[np.isin(said[:, 0], known)], expected[np.isin(expected[:, 0], known)])
     compared = len(np.intersect1d(known, expected[:, 0]))
@@ -183,19 +189,24 @@ def judge(swapped: Any, told: Any, workers: int, fired: I64, lost: I64, dequeued
         "lost": int(lost.sum()),
         "programs": len(swapped["numbers"]),
         "observed": int(c[:, S.OBSERVED].sum()),
-        "raw rows": len(told["rows"]),
+        "raw rows": len(told["key"]),
         "programs equal to raw rows": compared,
     }
 
 
-def _merged(cells: I64) -> I64:
-    """Cells (…, count) of numbers that are not negative, with equal keys added up, sorted."""
-    keys = cells[:, :-1]
-    radix = keys.max(axis=0, initial=0) + 1
-    assert np.prod(radix.astype(float)) < 2.0**63
-    found, inverse = np.unique(np.ravel_multi_index(tuple(keys.T), tuple(radix)), return_inverse=True)
-    count = np.bincount(inverse, cells[:, -1], len(found)).astype(np.int64)
-    return np.column_stack([*np.unravel_index(found, tuple(radix)), count])
+def _merged(columns: Sequence[Any], count: Any = None) -> I64:
+    """[n, columns + 1] the different cells, sorted, each with its counts added up. columns: none negative, and together
+    of few values. count: of each cell, None: 1.
+    """
+    radix = [int(c.max(initial=0)) + 1 for c in columns]
+    assert math.prod(radix) < 1 << 28
+    flat = np.zeros(len(columns[0]), np.int64)
+    for column, most in zip(columns, radix, strict=True):
+        flat *= most
+        flat += column
+    total = np.bincount(flat, count).astype(np.int64)
+    found = np.flatnonzero(total)
+    return np.column_stack([*np.unravel_index(found, radix), total[found]])
 
 
 def _key(worker: I64, seq: I64) -> I64:
@@ -220,17 +231,16 @@ class _Intervals:
         return (self._begin[at] == begin) & (self._end[at] == end) | (coverage[:, Summary.SEQ_FROM] == end)
 
 
-def _of_raw_rows(rows: I64, worker: I64, coverage: I64, number: I64) -> I64:
-    """[n, 4] program, class, bucket and count of raw rows (worker, seq, class, ns) by the interval that they lie in."""
+def _of_raw_rows(rows: Any, worker: I64, coverage: I64, number: I64) -> I64:
+    """[n, 4] program, class, bucket and count of raw rows (key, task_class, ns) by the interval that they lie in."""
     begin, end = _key(worker, coverage[:, Summary.SEQ_FROM]), _key(worker, coverage[:, Summary.SEQ_TO])
     order = np.lexsort((end, begin))
     begin, end, number = begin[order], end[order], number[order]
-    key = _key(rows[:, 0], rows[:, 1])
+    key = rows["key"]
     at = np.searchsorted(begin, key, "right") - 1
     inside = (at >= 0) & (key < end[at])
-    bucket = np.searchsorted(LOWER, rows[inside, 3].astype(np.uint64), "right") - 1
-    ones = np.ones(len(bucket), np.int64)
-    return _merged(np.column_stack([number[at[inside]], rows[inside, 2], bucket, ones]))
+    bucket = np.searchsorted(LOWER, rows["ns"][inside].astype(np.uint64), "right") - 1
+    return _merged((number[at[inside]], rows["task_class"][inside], bucket))
 
 
 if __name__ == "__main__":

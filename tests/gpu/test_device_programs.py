@@ -58,7 +58,8 @@ def histograms(a: Attacher, declared: Any, program: int) -> dict[int, Any]:
 @TRANSPORTS
 def test_a_histogram_attached_to_a_running_kernel(cuda: Any, segment_path: Path, transport: str) -> None:
     """What it says is what the raw rows of the intervals that it covers say, to the bit."""
-    with engine(cuda, segment_path, f"{cuda.long},transport={transport}") as e:
+    spec = f"{cuda.long},transport={transport},ring_mb={64 if cuda.simulated else 4000}"  # nobody drains it
+    with engine(cuda, segment_path, spec) as e:
         run = start(e)
         with attacher(segment_path) as a:
             program = histogram()

@@ -71,7 +71,7 @@ def test_code_that_nobody_verified(
     """Rendered programs with words changed at random: refused by the device, or run without touching anything else."""
     random = np.random.default_rng(5)
     render = device_programs.vmcode.render
-    tries = 24 if cuda.simulated else 150
+    tries = 24 if cuda.simulated else 100
     spec = f"{cuda.long},transport={transport},epoch_ms=200"
     with engine(cuda, segment_path, spec, record=False, keep_every=KEPT) as e:
         run = start(e)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megascope.analyze.session import Session
 from megascope.store.check import check
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "integrate"
@@ -119,16 +120,18 @@ def test_a_kernel_of_several_ranks_is_told_by_rank(
     megascope("capture", segment_path, "-o", out, "--quiet")
     assert megascope("lint", out) == ""
 
-    def by_rank(what: str) -> list[list[int]]:
-        said = megascope("sql", out, f"SELECT rank, {what} GROUP BY rank ORDER BY rank", "--format", "csv")
-        return [[int(v) for v in line.split(",")] for line in said.split()[1:]]
+    with Session.open(out) as session:
 
-    told = [[r, 2 * r, 2 * r + 1] for r in range(ranks)]
-    assert by_rank("min(worker) AS a, max(worker) AS b FROM workers") == told
-    assert by_rank("min(worker) AS a, max(worker) AS b FROM events") == told
-    whole = "count(*) AS n FROM tasks WHERE ready IS NOT NULL AND start IS NOT NULL AND complete IS NOT NULL"
-    assert by_rank(whole) == [[r, iterations * 2 * blocks // ranks] for r in range(ranks)]
-    assert by_rank("sum(observed) AS n FROM coverage") == by_rank("count(*) AS n FROM events")
+        def by_rank(what: str) -> list[tuple[int, ...]]:
+            rows = session.run(f"SELECT rank, {what} GROUP BY rank ORDER BY rank").read_all().to_pylist()
+            return [tuple(int(v) for v in row.values()) for row in rows]
+
+        told = [(r, 2 * r, 2 * r + 1) for r in range(ranks)]
+        assert by_rank("min(worker) AS a, max(worker) AS b FROM workers") == told
+        assert by_rank("min(worker) AS a, max(worker) AS b FROM events") == told
+        whole = "count(*) AS n FROM tasks WHERE ready IS NOT NULL AND start IS NOT NULL AND complete IS NOT NULL"
+        assert by_rank(whole) == [(r, iterations * 2 * blocks // ranks) for r in range(ranks)]
+        assert by_rank("sum(observed) AS n FROM coverage") == by_rank("count(*) AS n FROM events")
 
 
 def test_tables_that_do_not_fit_are_refused_in_a_line(cuda: Any, host: ModuleType, segment_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_swapped_while_it_runs(cuda: Any, segment_path: Path, tmp_path: Path, tr
 def test_a_thousand_million_events(gpu: Any, segment_path: Path, tmp_path: Path) -> None:
     spec = (
         "layers=4,d_model=512,heads=16,kv_heads=4,head_dim=32,ffn=2048,vocab=4096,slots=8,context=128,out_tile=8,"
-        "steps=400000,seconds=200,ring_mb=8000,summary_rows=4080,epoch_ms=20,arena_mb=4000"
+        "steps=400000,seconds=200,ring_mb=2000,summary_rows=4080,epoch_ms=20,arena_mb=4000"
     )
     came = soaked(gpu, segment_path, tmp_path, spec, 20, 10, 1500, 1_000_000_000)
     assert came["events"] >= 1_000_000_000

@@ -20,19 +20,21 @@ DEVICE = PROGRAMS.parents[2] / "capture/device"
 FILES = ("test_vm_conformance.py", "test_vm_differential.py", "test_vm_hostile.py")
 
 
+def compile_driver(architecture: str, out: Path) -> Path:
+    """Raises FileNotFoundError without nvcc."""
+    command = ["nvcc", "-x", "cu", "--extended-lambda", "-std=c++17", f"-arch={architecture}", f"-I{DEVICE}"]
+    subprocess.run([*command, "-o", str(out), str(PROGRAMS / "vm_driver.cpp")], check=True)
+    return out
+
+
 def driver(gpu: Any, folder: Path) -> Path:
     """Where the driver is."""
     given = os.environ.get("MEGASCOPE_VM_DRIVER")
     if given:
         return Path(given)
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
+    if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed and MEGASCOPE_VM_DRIVER is not set")
-    out = folder / "vm_driver"
-    architecture = f"-arch=sm_{gpu.cupy.cuda.Device(0).compute_capability}"
-    command = [nvcc, "-x", "cu", "--extended-lambda", "-std=c++17", architecture, f"-I{DEVICE}"]
-    subprocess.run([*command, "-o", str(out), str(PROGRAMS / "vm_driver.cpp")], check=True)
-    return out
+    return compile_driver(f"sm_{gpu.cupy.cuda.Device(0).compute_capability}", folder / "vm_driver")
 
 
 @pytest.mark.timeout(600)

@@ -16,7 +16,7 @@ from ....store.errors import MegascopeError, Usage
 from ..build import build_graph
 from ..faults import Injector
 from ..schedule import static_schedule
-from ..serving import Serving
+from ..serving import planned
 from . import tables, weights
 from .clock import LoneClock
 from .compilation import Hooks, cubin
@@ -66,7 +66,7 @@ class Megakernel:
         self.blocks = self.rank_blocks * settings.model.ranks
         self.graph = build_graph(settings.model)
         self.schedule = static_schedule(self.graph, self.rank_blocks)
-        self.plan = Serving(settings.load).plan(settings.steps)
+        self.plan = planned(settings.load, settings.steps)
         self.injector = Injector(settings.faults, self.graph, self.blocks, dynamic=settings.dynamic, engine="cuda")
         self.host = HostWords(cupy, settings.steps)
         self.stream = cupy.cuda.Stream(non_blocking=True)
