@@ -75,6 +75,15 @@ def test_every_event_is_a_row_or_a_counted_loss(cuda: Any, segment_path: Path, s
         assert fired.sum() == total["eligible"]
 
 
+def test_monitor_blocks_fit_beside_a_kernel_that_takes_most_shared_memory(cuda: Any, segment_path: Path) -> None:
+    """Each of its blocks takes a whole multiprocessor, also those on which a monitor was first."""
+    with engine(cuda, segment_path, "transport=block,context=30000,epoch_ms=50,steps=4") as e:
+        assert e.kernel.build(Hooks.DEVICE).shared_bytes > 114 << 10, "half of what there is"
+        assert e.run() == "done"
+        sums = check_identities(e.segment)
+    assert sums["written"] > 0
+
+
 @pytest.mark.parametrize("schedule", ["dynamic", "static"])
 def test_rows_tell_what_the_graph_says(cuda: Any, segment_path: Path, schedule: str) -> None:
     with engine(cuda, segment_path, f"schedule={schedule}") as e:

@@ -22,6 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 512
+SHARED_MEMORY = 228 << 10
+"""of a multiprocessor, the most that it can be"""
+DIVISIONS = [kb << 10 for kb in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)]
+"""of what shared memory and first-level cache have together: how much the former may be"""
+RESERVED = 1 << 10
+"""of it, by the system for each block"""
 _streams = threading.local()
 
 
@@ -115,10 +121,14 @@ class Stream:
 
 
 class Launch:
-    """A grid that runs, or is to run when `before` is over."""
+    """A grid that runs, or is to run when `before` is over.
 
-    def __init__(self, module: RawModule, call: Any, before: Launch | None) -> None:
+    room: bytes of shared memory that its blocks leave on their multiprocessors while they are there.
+    """
+
+    def __init__(self, module: RawModule, call: Any, before: Launch | None, name: str = "", room: int = 0) -> None:
         self._module, self._call, self._before = module, call, before
+        self.name, self.room = name, room
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._failed = False
@@ -134,6 +144,10 @@ class Launch:
             self._module.library.simt_forget(handle)
         finally:
             self._ended.set()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
 
     @property
     def over(self) -> bool:
@@ -222,10 +236,21 @@ class Function:
             )
 
         stream = getattr(_streams, "current", None) or _default
-        stream.add(Launch(self._module, call, stream.last))
+        wants = self.shared_size_bytes + shared_mem + RESERVED
+        for launch in _launches:
+            if launch is not stream.last and launch.room < wants and not launch.ended:
+                raise CUDARuntimeError(f"{self._name} would not begin before {launch.name} has ended")
+        launch = Launch(self._module, call, stream.last, self._name, self._room(wants))
+        _launches[:] = [one for one in _launches if not one.ended] + [launch]
+        stream.add(launch)
+
+    def _room(self, wants: int) -> int:
+        preferred = max(self.preferred_shared_memory_carveout, 0) * SHARED_MEMORY // 100
+        return next(division for division in DIVISIONS if division >= max(preferred, wants)) - wants
 
 
 _default = Stream()
+_launches: list[Launch] = []
 
 
 def cupy(blocks: int = 3, *, seed: int = 1, slow: Slow | None = None) -> Any:
@@ -235,7 +260,7 @@ def cupy(blocks: int = 3, *, seed: int = 1, slow: Slow | None = None) -> Any:
         attributes={
             "MultiProcessorCount": blocks,
             "CanUseHostPointerForRegisteredMem": 1,
-            "MaxSharedMemoryPerMultiprocessor": 228 << 10,
+            "MaxSharedMemoryPerMultiprocessor": SHARED_MEMORY,
         },
         use=lambda: None,
     )

@@ -25,6 +25,8 @@ DIGEST_S = 0.002
 """How long a request waits at most for what programs have exported to be put together."""
 MOST_WAITING = 1024
 """Buffers of exports that wait for that. When there are more, monitors wait too."""
+FEW = 4
+"""Buffers that are taken between two looks at a change that is under way."""
 TELL_S = 0.1
 
 
@@ -66,13 +68,17 @@ class Exporting:
         if len(self._buffers) < MOST_WAITING:
             self._buffers += self._memory.taken()
 
+    def take_few(self) -> None:
+        """The same in some 0.1 ms, for who has something else to look at meanwhile."""
+        if len(self._buffers) >= MOST_WAITING:
+            self._put_together(self._buffers.popleft())
+        else:
+            self._buffers += self._memory.taken(FEW)
+
     def digest(self, until: float | None = None) -> None:
         """Put together what has been taken, and send on what is whole. until: the time (monotonic) to leave off."""
         while self._buffers:
-            for s in slices(self._buffers.popleft()):
-                placed = self.placed.get(s.place)
-                if placed and placed.program == s.program:
-                    placed.exports.take(s)
+            self._put_together(self._buffers.popleft())
             if until is not None and time.monotonic() > until:
                 break
         for place, placed in list(self.placed.items()):
@@ -93,6 +99,12 @@ class Exporting:
             self._queue.extend(placed.exports.ready(all_of_it=True))
             self._sink.tell(placed.slot, SlotState.FREE, {})
         self._flush()
+
+    def _put_together(self, buffer: NDArray[np.uint64]) -> None:
+        for s in slices(buffer):
+            placed = self.placed.get(s.place)
+            if placed and placed.program == s.program:
+                placed.exports.take(s)
 
     def _tell(self) -> None:
         now = time.monotonic()

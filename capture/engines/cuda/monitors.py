@@ -117,11 +117,11 @@ class MonitorMemory:
             return None
         return [w for m in np.nonzero(other)[0].tolist() for w in range(m, self._workers, self.monitors)]
 
-    def taken(self) -> list[U64]:
+    def taken(self, most: int | None = None) -> list[U64]:
         """Copies of the buffers that monitors have handed over since the last call, which are theirs again."""
         turn = self.words[:, MonitorWord.HEAD] >> np.uint64(32)
         out = []
-        for monitor in np.nonzero(turn != self.words[:, MonitorWord.SEEN])[0].tolist():
+        for monitor in np.nonzero(turn != self.words[:, MonitorWord.SEEN])[0][:most].tolist():
             out.append(self.exports[monitor, : int(self.words[monitor, MonitorWord.HEAD]) & 0xFFFF_FFFF].copy())
             self.words[monitor, MonitorWord.SEEN] = turn[monitor]
         return out

@@ -256,7 +256,7 @@ class Programs:
         if before is None:
             waited = time.monotonic_ns() - pending.asked
             if waited > ROOM_S * 1e9:
-                self._exporting.take()
+                self._exporting.take_few()
             if waited > PATIENCE_S * 1e9 and not pending.told:
                 text = f"a worker has not come to the end of its task in {PATIENCE_S} s; it is in force when it has"
                 self._answer(pending, Code.FAILED, 0, text)

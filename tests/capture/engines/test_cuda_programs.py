@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megascope.capture.engines.cuda import exporting
 from megascope.capture.engines.cuda import programs as device_programs
 from megascope.capture.engines.cuda.monitors import CELL, CELLS, CODE_BYTES, ChangeWord, MonitorWord
 from megascope.capture.engines.cuda.parameters import HOST_CHANGE
@@ -75,7 +76,7 @@ class Rig:
             cells=np.zeros(CELLS, CELL),
             code=SimpleNamespace(data=SimpleNamespace(ptr=1 << 30)),
             arena=SimpleNamespace(data=SimpleNamespace(ptr=1 << 31), nbytes=arena),
-            taken=lambda: [self.exports.pop(0)] if self.exports else [],
+            taken=self.taken,
             over=lambda number: None if (self.memory.words[:, MonitorWord.CHANGE] != number).any() else [],
         )
         self.exports: list[np.ndarray] = []
@@ -103,6 +104,11 @@ class Rig:
 
     def go_over(self, monitors: int = MONITORS) -> None:
         self.memory.words[:monitors, MonitorWord.CHANGE] = self.asked
+
+    def taken(self, most: int | None = None) -> list[np.ndarray]:
+        out = self.exports[:most]
+        del self.exports[: len(out)]
+        return out
 
     def leave(self, place: int, program: int) -> None:
         """All workers, and the shared part, tell that nothing more comes of it."""
@@ -156,6 +162,31 @@ def test_nothing_is_asked_for_while_a_worker_is_behind(monkeypatch: pytest.Monke
     rig.go_over()
     rig.programs.poll()
     assert rig.sink.answers[-1][:2] == (third, Code.DONE)
+
+
+@pytest.mark.parametrize("backlog", [0, exporting.MOST_WAITING], ids=["none", "full"])
+def test_a_change_under_way_is_looked_at_between_buffers(monkeypatch: pytest.MonkeyPatch, backlog: int) -> None:
+    """Else its answer waits for exports to be put together, which takes longer than all monitors to go over."""
+    rig = Rig()
+    there = rig.programs._exporting
+    rig.exports = [np.zeros(0, np.uint64)] * 2 * exporting.MOST_WAITING
+    there._buffers.extend(rig.taken(backlog))
+    rig.ask(Op.ATTACH, 1)
+    left: list[tuple[int, int]] = []
+
+    def look(_number: int) -> list[int] | None:
+        left.append((len(rig.exports), len(rig.exports) + len(there._buffers)))
+        return [] if len(left) == 20 else None
+
+    rig.memory.over = look
+    monkeypatch.setattr(there, "take", lambda: None)
+    monkeypatch.setattr(device_programs, "ROOM_S", 0.0)
+    monkeypatch.setattr(device_programs, "SETTLE_S", 60.0)
+    rig.programs.poll()
+    assert len(left) == 20
+    taken, put_together = -np.diff(left, axis=0).T
+    assert taken.max() == exporting.FEW, "monitors get buffers back"
+    assert put_together.max() <= 1
 
 
 def test_a_program_that_does_not_fit_waits_for_what_has_left() -> None:
