@@ -6,7 +6,7 @@
 //   MS_HOOKS_DEVICE   neither; the kernel `monitors` is launched before, as many blocks of 32 threads as it takes to
 //                     watch all workers
 //   MS_HOOKS_NONE     nothing at all
-// The hooks use no barrier. A monitor takes up to 246 registers a thread; the launch bounds of a block that hosts one
+// The hooks use no barrier. A monitor takes up to 252 registers a thread; the launch bounds of a block that hosts one
 // must leave them.
 #pragma once
 #include "hooks.cuh"
