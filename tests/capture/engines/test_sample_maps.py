@@ -82,7 +82,7 @@ def whole(table: pa.Table) -> dict[tuple[int, ...], dict[Any, int]]:
         into = out.setdefault(key, {})
         sums = {name: row[name] for name in ("value", "count", "sum") if name in row}
         for name, n in [*sums.items(), *zip(row.get("lower", ()), row.get("counts", ()), strict=True)]:
-            into[name] = into.get(name, 0) + n
+            into[name] = (into.get(name, 0) + n + (1 << 63)) % (1 << 64) - (1 << 63)  # as the column counts
         for name, better in (("min", min), ("max", max)):
             if name in row:
                 into[name] = better(into.get(name, row[name]), row[name])
