@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from textual import work
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -17,21 +20,22 @@ from . import queries
 from .database import Answer, Database, Posted, Question
 from .literals import fill
 from .model import Selection, Source, TraceInfo
-from .monitors import Monitors
-from .now import Now
-from .overview import Overview
-from .requests import Requests
-from .sql import Sql
-from .tasks import Tasks
-from .timeline import Timeline
 from .trust import Trust, trust_of
 from .workbench import SCREENS, Workbench
 
 MEMORY = "1GB"
 """What DuckDB may hold for the screens, and again for the SQL screen; beyond it spills to disk."""
+LOAD_AFTER_S = 1.5
+"""When the screens that nobody has looked at yet are loaded: the first one comes before."""
 FOLLOW_S = 1.0
 _PATIENCE = 4
 """A trace that is recorded is opened anew when at least so many times the time has passed that it took to ask it."""
+
+
+def screen_of(name: str) -> Workbench:
+    """A new screen of that name. Its module is loaded now: what attaches programs takes longer to load than to show."""
+    made: Workbench = getattr(import_module(f".{name}", __package__), name.capitalize())()
+    return made
 
 
 class Arrived(Message):
@@ -48,15 +52,7 @@ class Megascope(App[None]):
     TITLE = "megascope"
     CSS_PATH = "megascope.tcss"
     ENABLE_COMMAND_PALETTE = False
-    MODES: ClassVar[dict[str, str | Callable[[], Any]]] = {
-        "overview": Overview,
-        "timeline": Timeline,
-        "tasks": Tasks,
-        "requests": Requests,
-        "now": Now,
-        "sql": Sql,
-        "monitors": Monitors,
-    }
+    MODES: ClassVar[dict[str, str | Callable[[], Any]]] = {name: partial(screen_of, name) for name in SCREENS}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "keys", "keys", tooltip="show the keys of this screen"),
         *(Binding(str(i), f"go('{name}')", name, show=False) for i, name in enumerate(SCREENS, 1)),
@@ -110,6 +106,7 @@ class Megascope(App[None]):
         if self.source.trace is not None:
             self._look()
             self.set_interval(FOLLOW_S, self._follow)
+        self.set_timer(LOAD_AFTER_S, self._load_screens)
 
     def on_unmount(self) -> None:
         self.database.close()
@@ -190,6 +187,12 @@ class Megascope(App[None]):
         if isinstance(self.screen, Workbench):
             self.screen.action_behind()
 
+    @work(thread=True, group="load")
+    def _load_screens(self) -> None:
+        """Load the other screens' modules, before a key asks for one."""
+        for name in SCREENS:
+            import_module(f".{name}", __package__)
+
     def _database(self, threads: int | None, name: str) -> Database:
         def opened() -> Session:
             assert self.source.trace is not None
@@ -212,6 +215,11 @@ class Megascope(App[None]):
         if self.info is not None and self.info.recording and idle and not self.database.busy:
             self.database.reopen()
             self._look()
+
+    @property
+    def ranked(self) -> bool:
+        """The recording is of several ranks: a worker's or a task's says something."""
+        return len(set(self.ranks.values())) > 1
 
     def _know(self, posted: Posted) -> None:
         if not isinstance(posted, Answer):
@@ -243,6 +251,8 @@ class Megascope(App[None]):
             self.screen.follow()
 
     def _edit(self, sql: str) -> None:
+        from .sql import Sql
+
         screen = self.screens_by_key.get("sql")
         if isinstance(screen, Sql):
             screen.edit(sql)

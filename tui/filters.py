@@ -1,7 +1,7 @@
 """The filter of the Tasks screen: words and comparisons, turned into SQL conditions.
 
 attn                  the class's name holds it
-worker=3 request=7    numbers; also step, dep, task (as iteration:index)
+worker=3 request=7    numbers; also rank, step, dep, task (as iteration:index)
 exec>20us queue>1ms   durations, with ns, us, ms or s
 missing               tasks that were not recorded whole
 """
@@ -14,7 +14,7 @@ from ..store.errors import Usage
 from .literals import fill
 
 _UNITS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_NUMBERS = {"worker": "worker", "request": "request", "step": "step", "dep": "dep"}
+_NUMBERS = {"worker": "worker", "rank": "rank", "request": "request", "step": "step", "dep": "dep"}
 _TIMES = {"exec": "exec_ns", "queue": "queue_ns", "start": "start", "complete": "complete", "ready": "ready"}
 _TERM = re.compile(r"(?P<name>[a-z]+)(?P<op><=|>=|=|<|>)(?P<value>\S+)")
 _TIME = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ns|us|µs|ms|s|)")

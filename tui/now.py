@@ -24,6 +24,7 @@ from .workbench import MOVING, Workbench
 
 LOOK_S = 0.5
 
+_RANK = Column("rank", "rank", str)
 COLUMNS = (
     Column("worker", "worker", str),
     Column("role", "role", right=False),
@@ -88,7 +89,7 @@ class Now(Workbench):
         if self.bench.source.segment is None:
             if self.bench.info is not None and self.bench.info.recording:
                 self._find()
-            self.ask(Question("now.trace", fill(queries.NOW), shape=page_of(_RECORDED)))
+            self.ask(Question("now.trace", fill(queries.NOW), shape=page_of(self._with_rank(_RECORDED))))
 
     def show(self, answer: Answer) -> None:
         if self.bench.source.segment is not None:
@@ -141,6 +142,11 @@ class Now(Workbench):
         if found is not None:
             self.bench.source = self.bench.source.live(found)
 
+    def _with_rank(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """Which rank a worker is of, where there are several."""
+        ranks = {w["rank"] for w in self._look.workers} if self._look else set(self.bench.ranks.values())
+        return (_RANK, *columns) if len(ranks) > 1 else columns
+
     def _tell_look(self) -> None:
         look = self._look
         if look is None:
@@ -164,6 +170,7 @@ class Now(Workbench):
         workers = list(look.workers)
         if not self._by_worker:
             workers.sort(key=lambda w: (w["waited_ns"] is None, -(w["waited_ns"] or 0), w["worker"]))
-        cells = tuple(tuple(c.form(w[c.name]) for c in COLUMNS) for w in workers)
-        titles, right = tuple(c.title for c in COLUMNS), tuple(c.right for c in COLUMNS)
+        columns = self._with_rank(COLUMNS)
+        cells = tuple(tuple(c.form(w[c.name]) for c in columns) for w in workers)
+        titles, right = tuple(c.title for c in columns), tuple(c.right for c in columns)
         self.query_one(Rows).show(Page(titles, right, cells, tuple(workers)), empty="the engine has no workers")

@@ -209,7 +209,7 @@ REQUESTS = """
 """
 
 NOW = """
-    SELECT worker, waiting, dep, dep_name, seen, wanted, waited_ns, task, fired
+    SELECT rank, worker, waiting, dep, dep_name, seen, wanted, waited_ns, task, fired
     FROM now
     ORDER BY waited_ns DESC NULLS LAST, worker
 """

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pyarrow as pa
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -17,7 +18,7 @@ from .database import WHOLE, Answer, Question
 from .dialogs import Prompt
 from .filters import conditions
 from .literals import Clause, fill, where
-from .page import Column, page_of, text
+from .page import Column, Page, page_of, text
 from .rows import Rows
 from .task_detail import detail
 from .times import duration, moment, request, task
@@ -34,14 +35,15 @@ def missing(bits: int | None) -> str:
     return " ".join(name for bit, name in _MISSING if (bits or 0) & bit)
 
 
-def columns(t_zero: int) -> tuple[Column, ...]:
-    """The list's columns; times since `t_zero`."""
+def columns(t_zero: int, *, ranked: bool) -> tuple[Column, ...]:
+    """The list's columns; times since `t_zero`. ranked: tasks are of several ranks."""
     return (
         Column("task", "task", task, right=False),
         Column("class", "class", lambda v: "(unknown)" if v is None else text(v), right=False),
         Column("start", "start", lambda v: "–" if v is None else moment(v - t_zero, 10)),
         Column("exec_ns", "exec", duration),
         Column("queue_ns", "queue", duration),
+        *((Column("rank", "rank", str),) if ranked else ()),
         Column("worker", "worker", lambda v: "–" if v is None else str(v)),
         Column("request", "request", request),
         Column("missing", "not seen", missing, right=False),
@@ -107,7 +109,7 @@ class Tasks(Workbench):
         if asked.producers is not None:
             iteration, dep, _ = asked.producers
             sql = fill(queries.PRODUCERS, iteration=iteration, dep=dep)
-            self.ask(Question("tasks.list", sql, rows=PAGE, shape=page_of(columns(self.bench.t_zero))))
+            self.ask(Question("tasks.list", sql, rows=PAGE, shape=self._shape))
             return
         try:
             filtered = conditions(asked.filter)
@@ -123,7 +125,7 @@ class Tasks(Workbench):
             offset=asked.offset,
         )
         window = WHOLE if jumped else self.window
-        self.ask(Question("tasks.list", sql, rows=PAGE, window=window, shape=page_of(columns(self.bench.t_zero))))
+        self.ask(Question("tasks.list", sql, rows=PAGE, window=window, shape=self._shape))
 
     def show(self, answer: Answer) -> None:
         rows = self.query_one(Rows)
@@ -237,6 +239,10 @@ class Tasks(Workbench):
 
     def _look(self, row: dict[str, Any]) -> None:
         self.ask(Question("tasks.detail", fill(queries.TASK, task=row["task"], rank=row["rank"]), rows=1))
+
+    @property
+    def _shape(self) -> Callable[[pa.Table], Page]:
+        return page_of(columns(self.bench.t_zero, ranked=self.bench.ranked))
 
     def _nothing(self) -> str:
         if self._asks.producers is not None:

@@ -34,11 +34,10 @@ class Tui:
             raise Usage("cannot show the workbench", "this is no terminal", "use megascope report or sql in a pipe")
         if args.threads is not None and args.threads < 1:
             raise Usage("cannot show the workbench", f"{args.threads} is no number of threads", "give 1 or more")
-        from ..capture import control
         from .history import default_path
         from .model import Source
 
-        path: Path = args.source or control.only_live()
+        path: Path = args.source or _only_live()
         source = Source(trace=path) if path.is_dir() else Source(segment=path)
         _check(source)
         from .app import Megascope
@@ -48,9 +47,14 @@ class Tui:
         return app.return_code or Exit.DONE
 
 
+def _only_live() -> Path:
+    from ..capture import control
+
+    return control.only_live()
+
+
 def _check(source: object) -> None:
     """Refuse what cannot be browsed before the screen changes."""
-    from ..capture import control
     from ..store.reader import Trace
     from .model import Source
 
@@ -58,6 +62,8 @@ def _check(source: object) -> None:
     if source.trace is not None:
         Trace.open(source.trace).close()
     elif source.segment is not None:
+        from ..capture import control
+
         found = control.look(source.segment)
         if found.problem:
             todo = "give a NAME.mscope directory, or a segment that megascope ls shows"

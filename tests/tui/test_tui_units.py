@@ -77,6 +77,7 @@ def test_filters_become_conditions() -> None:
         "queue_ns <= 1500000",
         "missing <> 0",
     ]
+    assert conditions("rank=1") == ["rank = 1"]
     assert conditions("task=2:7") == [f"task = {2 << 32 | 7}"]
     assert conditions("") == []
 
