@@ -47,6 +47,9 @@ class Accounts:
     def __init__(self, segment: SegmentReader) -> None:
         workers = segment.layout.workers
         self._rank = segment.rank_of.astype(np.int64)
+        self._monitor = segment.monitor_of.astype(np.int64)
+        self._watched = np.bincount(self._monitor)
+        """[monitors] how many workers each watches"""
         self.closed_to = np.ones(workers, np.int64)
         """[workers] first sequence number that no closed interval covers"""
         self.closed_rows = np.zeros(workers, np.int64)
@@ -131,6 +134,9 @@ class Accounts:
         columns["workers"] = np.where(merged, words[:, Summary.SEQ_FROM], 1)
         # What one worker lost keeps its interval: several of one epoch are not one.
         columns["interval"] = np.where(columns["worker"] < 0, -1, words[:, Summary.SEQ_FROM])
+        keys, who = {k: columns[k] for k in _keys(table)}, np.where(merged, -1, worker)
+        monitor = self._monitor[worker]
+        columns["workers"] = _stand_for(keys, monitor, who, columns["workers"], self._watched)
         return _merge(table, columns)
 
     @staticmethod
@@ -206,9 +212,31 @@ _SPAN = {"t_begin": "min", "t_end": "max", "seq_from": "min", "seq_to": "max"}
 _HOW: dict[str, Literal["min", "max", "sum"]] = {"min": "min", "max": "max", "sum": "sum"}
 
 
+def _keys(table: Table) -> list[str]:
+    return [k for k in _KEYS if k in table.names] + list(_HIDDEN)
+
+
+def _stand_for(keys: dict[str, I64], monitor: I64, who: I64, workers: I64, watched: I64) -> I64:
+    """[rows] workers, so that the sum over rows of equal keys is how many workers they stand for.
+
+    A worker (who) may have closed several intervals of one epoch, and is one all the same. Of records that an engine
+    has merged (who -1) it is known how many workers each stands for, and not which: with the others at most all that
+    their monitor watches.
+    """
+    rows = pa.table(keys | {"monitor": monitor, "who": who, "n": workers, "at": np.arange(len(who))})
+    one = rows.group_by([*keys, "monitor", "who"]).aggregate([("n", "sum"), ("at", "min")])
+    n = np.where(one["who"].to_numpy() < 0, one["n_sum"].to_numpy(), 1)
+    one = one.append_column("n", pa.array(n))
+    of_monitor = one.group_by([*keys, "monitor"]).aggregate([("n", "sum"), ("at_min", "min")])
+    out = np.zeros(len(who), np.int64)
+    most = watched[of_monitor["monitor"].to_numpy()]
+    out[of_monitor["at_min_min"].to_numpy()] = np.minimum(of_monitor["n_sum"].to_numpy(), most)
+    return out
+
+
 def _merge(table: Table, columns: dict[str, I64]) -> pa.RecordBatch:
     """Rows with equal keys added up; times and sequence numbers span them, and are null where workers were merged."""
-    keys = [k for k in _KEYS if k in table.names] + list(_HIDDEN)
+    keys = _keys(table)
     added = {n: _SPAN.get(n, "sum") for n in table.names if n in columns and n not in keys}
     plain = pa.table({n: columns[n] for n in (*keys, *added)})
     grouped = plain.group_by(keys, use_threads=False).aggregate([(n, _HOW[how]) for n, how in added.items()])

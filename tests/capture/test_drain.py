@@ -92,6 +92,10 @@ def test_rows_and_losses_add_up(tmp_path_factory: pytest.TempPathFactory, script
     for row in run.intervals:
         assert row["seqs"] == row["dequeued"] + row["lost"]
         assert row["worker"] is None or row["seqs"] == row["seq_to"] - row["seq_from"]
+    # A row stands for workers, however many intervals of an epoch each has closed.
+    assert all(
+        1 <= row["workers"] <= (1 if row["worker"] is not None else 3) for row in [*run.intervals, *run.coverage]
+    )
     assert sum(r["seqs"] for r in run.intervals) == sum(engine.seq)
     assert sum(r["lost"] for r in run.intervals) == len(engine.lost)
     for row in run.coverage:
