@@ -14,7 +14,7 @@ import pytest
 
 from megascope.analyze.lint import lint
 from megascope.analyze.lint_rules import RULES
-from megascope.store.tables import COMPILER_TABLES, ENGINE_TABLES, EVENTS, HOOKS, RING_ROW
+from megascope.store.tables import COMPILER_TABLES, DEP_CLASSES, ENGINE_TABLES, EVENTS, HOOKS, RING_ROW
 from megascope.store.trace import Trace, TraceWriter
 
 Rows = dict[str, np.ndarray]
@@ -120,6 +120,13 @@ def _see(missing: int) -> Callable[[Rows, dict[str, pa.Table]], None]:
     return plant
 
 
+def _wait_otherwise(rows: Rows, tables: dict[str, pa.Table]) -> None:
+    """A task's wait is of a kind that its class does not declare."""
+    at = int(np.nonzero((rows["hook"] == 5) & (rows["dep"] != 0) & (rows["task"] != 0))[0][20])
+    expected = {r["id"]: r["expected_dep_classes"] for r in tables["task_classes"].to_pylist()}
+    rows["dep_class"][at] = min(set(range(1, len(DEP_CLASSES))) - set(expected[int(rows["task_class"][at])]))
+
+
 def _silence(rows: Rows, _: dict[str, pa.Table]) -> None:
     keep = rows["hook"] != 7
     for name in rows:
@@ -170,10 +177,15 @@ PLANTED = [
     ("assigned_to_nobody", _add(2, "aux", 500 << 48)),
     ("communication_without_round", _set(8, "comm", 0)),
     ("received_before_sent", _set(9, "comm", 3_000_000)),
+    ("unexpected_dependency_class", _wait_otherwise),
     ("empty_range", _copy(1, flags=128, tile=0)),
     ("step_goes_back", _step_back),
     ("iteration_disagrees", _add(4, "step", 3)),
 ]
+
+
+def test_every_rule_has_its_fault() -> None:
+    assert {rule.name for rule in RULES} == {name for name, _ in PLANTED}
 
 
 @pytest.mark.parametrize(("rule", "plant"), PLANTED, ids=[r for r, _ in PLANTED])
