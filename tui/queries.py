@@ -46,13 +46,25 @@ LOSSES = """
 """
 
 EPOCHS = """
-    SELECT least((epoch - {first}) * {bars} // {epochs}, {bars} - 1) AS bar,
-        sum(eligible)::BIGINT AS eligible,
-        sum(observed)::BIGINT AS observed,
-        sum(eligible - observed + ring_lost + emit_throttled)::BIGINT AS missing,
+    -- An event that several programs are told of is one: of a hook counts whoever was told of most.
+    WITH told AS (
+        SELECT least((epoch - {first}) * {bars} // {epochs}, {bars} - 1) AS bar, rank, hook, program,
+            sum(eligible)::BIGINT AS eligible,
+            sum(observed)::BIGINT AS observed,
+            sum(eligible - observed + ring_lost + emit_throttled)::BIGINT AS missing,
+            bool_and(closed) AS closed
+        FROM coverage
+        WHERE epoch BETWEEN {first} AND {first} + {epochs} - 1
+        GROUP BY ALL
+    ), events AS (
+        SELECT bar, rank, hook, max(eligible) AS eligible, max(observed) AS observed, max(missing) AS missing,
+            bool_and(closed) AS closed
+        FROM told
+        GROUP BY ALL
+    )
+    SELECT bar, sum(eligible)::BIGINT AS eligible, sum(observed)::BIGINT AS observed, sum(missing)::BIGINT AS missing,
         bool_and(closed) AS closed
-    FROM coverage
-    WHERE epoch BETWEEN {first} AND {first} + {epochs} - 1
+    FROM events
     GROUP BY bar
     ORDER BY bar
 """
