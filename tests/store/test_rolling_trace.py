@@ -465,7 +465,7 @@ def test_a_long_recording_stays_bounded(tmp_path: Path) -> None:
     w = begin(path, 2000)
     sizes, rows = list[tuple[int, int, int]](), 0
     for round_ in range(400):
-        pour(w, rows, 2000, 200)
+        pour_slowly(w, rows, 2000)
         rows += 2000
         if round_ in (50, 60):
             w.pin(at(rows - 300), at(rows + 300))
