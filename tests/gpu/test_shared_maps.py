@@ -13,8 +13,8 @@ import build
 import driver
 import numpy as np
 import pytest
-from conftest import Device, _rig
 from device_runs import check_identities, engine, records
+from devices import Device, rig
 from monitors import COMPLETE, HIST_TEXT, Attacher, attacher
 from test_device_programs import program_of, start, stop
 from test_integrate import host  # noqa: F401
@@ -113,9 +113,9 @@ def test_when_the_program_leaves_and_when_the_kernel_ends(cuda: Any, segment_pat
 def test_the_kernel_ends_and_one_monitor_is_slow(segment_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The elected monitor tells what is shared after the last of the others has taken its last records."""
     monkeypatch.setattr(device_programs, "PATIENCE_S", 60.0)
-    like = _rig(1)
-    rig = driver.cupy(3, seed=2, slow=driver.Slow("megakernel", 5, 20))
-    cuda = Device(rig, build.compiled, like.small, like.long, 50, 30, 1_000_000, simulated=True)
+    like = rig(1)
+    slow = driver.cupy(3, seed=2, slow=driver.Slow("megakernel", 5, 20))
+    cuda = Device(slow, build.compiled, like.small, like.long, 50, 30, 1_000_000, simulated=True)
     program = shared()
     with engine(cuda, segment_path, f"{cuda.long},steps=30000", record=False) as e:
         run = start(e)
