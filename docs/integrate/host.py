@@ -99,7 +99,7 @@ def run(
     stream = cupy.cuda.Stream(non_blocking=True)
     with Scope(
         cupy, module, segment, tables, blocks=blocks, hooks=HOOKS, transport=transport, end=end, name=example,
-        compiled=compiled, **how,
+        shared_bytes=kernel.shared_size_bytes, compiled=compiled, **how,
     ) as scope:  # fmt: skip
         scope.begin(stream)
         with stream:
