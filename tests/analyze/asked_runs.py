@@ -41,7 +41,8 @@ def record(path: Path, spec_text: str, **how: Any) -> Result:
     columns = [pa.array(rows[c.name] if c.name != "by" else [1] * len(rows), c.arrow) for c in RING_ROW]
     writer.append("events", pa.record_batch(columns, schema=RING_ROW.schema))
     workers = tables["workers"].sort_by("worker")
-    segment = SimpleNamespace(layout=SimpleNamespace(workers=workers.num_rows), rank_of=workers["rank"].to_numpy())
+    of = {f"{name}_of": workers[name].to_numpy() for name in ("rank", "monitor")}
+    segment = SimpleNamespace(layout=SimpleNamespace(workers=workers.num_rows), **of)
     intervals, coverage, losses = Accounts(cast(SegmentReader, segment)).book(sink.records)
     writer.append("intervals", intervals)
     writer.append("coverage", coverage)
