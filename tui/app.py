@@ -218,7 +218,7 @@ class Megascope(App[None]):
 
     @property
     def ranked(self) -> bool:
-        """The recording is of several ranks: a worker's or a task's says something."""
+        """The recording is of several ranks, so that which one a worker or a task is of says something."""
         return len(set(self.ranks.values())) > 1
 
     def _know(self, posted: Posted) -> None:

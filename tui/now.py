@@ -46,6 +46,11 @@ _RECORDED = (
 )
 
 
+def _with_rank(columns: tuple[Column, ...], *, ranked: bool) -> tuple[Column, ...]:
+    """And which rank a worker is of, where there are several."""
+    return (_RANK, *columns) if ranked else columns
+
+
 class Looked(Message):
     """A look at the segment is done."""
 
@@ -89,7 +94,8 @@ class Now(Workbench):
         if self.bench.source.segment is None:
             if self.bench.info is not None and self.bench.info.recording:
                 self._find()
-            self.ask(Question("now.trace", fill(queries.NOW), shape=page_of(self._with_rank(_RECORDED))))
+            shape = page_of(_with_rank(_RECORDED, ranked=self.bench.ranked))
+            self.ask(Question("now.trace", fill(queries.NOW), shape=shape))
 
     def show(self, answer: Answer) -> None:
         if self.bench.source.segment is not None:
@@ -142,11 +148,6 @@ class Now(Workbench):
         if found is not None:
             self.bench.source = self.bench.source.live(found)
 
-    def _with_rank(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-        """Which rank a worker is of, where there are several."""
-        ranks = {w["rank"] for w in self._look.workers} if self._look else set(self.bench.ranks.values())
-        return (_RANK, *columns) if len(ranks) > 1 else columns
-
     def _tell_look(self) -> None:
         look = self._look
         if look is None:
@@ -170,7 +171,7 @@ class Now(Workbench):
         workers = list(look.workers)
         if not self._by_worker:
             workers.sort(key=lambda w: (w["waited_ns"] is None, -(w["waited_ns"] or 0), w["worker"]))
-        columns = self._with_rank(COLUMNS)
+        columns = _with_rank(COLUMNS, ranked=len({w["rank"] for w in workers}) > 1)
         cells = tuple(tuple(c.form(w[c.name]) for c in columns) for w in workers)
         titles, right = tuple(c.title for c in columns), tuple(c.right for c in columns)
         self.query_one(Rows).show(Page(titles, right, cells, tuple(workers)), empty="the engine has no workers")

@@ -41,7 +41,8 @@ struct alignas(8) QueueWords {
   u32 left;            // by the producer: 1 after its last event
 };
 
-static_assert(sizeof(QueueWords) % 16 == 0, "what comes after them is stored 16 bytes at a time");
+constexpr u32 NOW = sizeof(QueueWords);  // from them to the queue's NowWords
+static_assert(NOW % 16 == 0, "stored 16 bytes at a time");
 constexpr u32 MASK_WORD = 2 * HOOKS + 3;
 static_assert(offsetof(QueueWords, mask) == 4 * MASK_WORD, "the host sets it before a launch");
 
@@ -138,10 +139,10 @@ struct Producer {
   MS_DEVICE void waits(u64 t, u32 task, u32 iteration, u32 dep, u32 seen, u32 wanted) const {
     const u32 low = static_cast<u32>(t), high = static_cast<u32>(t >> 32);
     const u32 check = low ^ high ^ task ^ iteration ^ dep ^ seen ^ wanted;
-    Space::store_16(now(), low, high, task, iteration);
-    Space::store_16(now() + 16, dep, seen, wanted, check);
+    Space::store_16(words + NOW, low, high, task, iteration);
+    Space::store_16(words + NOW + 16, dep, seen, wanted, check);
   }
-  MS_DEVICE void goes_on() const { Space::store_16(now(), 0, 0, 0, 0); }
+  MS_DEVICE void goes_on() const { Space::store_16(words + NOW, 0, 0, 0, 0); }
 
   MS_DEVICE void push(u32 hook, u32 t, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags, u32 arg2) {
     seq++;
@@ -195,7 +196,6 @@ struct Producer {
 
  private:
   MS_DEVICE Address slot(u32 at) const { return slots + (at & (SLOTS - 1)) * 32; }
-  MS_DEVICE Address now() const { return words + sizeof(QueueWords); }
 
   MS_DEVICE void put(u32 at, u32 stamp, u32 hook, u32 t, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags,
                      u32 arg2) {
@@ -338,8 +338,7 @@ struct Consumer {
   MS_DEVICE u32 seen_mask() const { return Space::load(words + offsetof(QueueWords, seen_mask)); }
   /// What the producer waits for. False: it was just changing that.
   MS_DEVICE bool waits(NowWords& n) const {
-    const Address at = words + sizeof(QueueWords);
-    const uint4 a = Space::load_16(at), b = Space::load_16(at + 16);
+    const uint4 a = Space::load_16(words + NOW), b = Space::load_16(words + NOW + 16);
     n = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     return (n.t | n.t_high) == 0 || (a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z) == b.w;
   }

@@ -81,6 +81,13 @@ def observed(segment: Any, number: int) -> int:
     return int(found[program_of(found) == number][:, Summary.OBSERVED].sum())
 
 
+def attach_and_count(a: Attacher, program: Program) -> int:
+    """The number of a program that has been attached and has told of something."""
+    number = a.attach(program, 1)
+    until(lambda: counted(a, program, number), a)
+    return number
+
+
 def until(true: Any, a: Attacher | None = None, seconds: float = 30) -> None:
     begin = time.monotonic()
     while not true():
@@ -96,12 +103,10 @@ def test_when_the_program_leaves_and_when_the_kernel_ends(cuda: Any, segment_pat
     with engine(cuda, segment_path, f"{cuda.long},transport={transport},epoch_ms=50", record=False) as e:
         run = start(e)
         with attacher(segment_path) as a:
-            one = a.attach(program, 1)
-            until(lambda: counted(a, program, one), a)
+            one = attach_and_count(a, program)
             a.detach(1)
             until(lambda: not e.programs.in_use, a)
-            two = a.attach(program, 1)
-            until(lambda: counted(a, program, two), a)
+            two = attach_and_count(a, program)
             stop(e, run)
             a.drain()
         check_identities(e.segment, written=False)
@@ -120,8 +125,7 @@ def test_the_kernel_ends_and_one_monitor_is_slow(segment_path: Path, monkeypatch
     with engine(cuda, segment_path, f"{cuda.long},steps=30000", record=False) as e:
         run = start(e)
         with attacher(segment_path) as a:
-            number = a.attach(program, 1)
-            until(lambda: counted(a, program, number), a)
+            number = attach_and_count(a, program)
             stop(e, run)
             a.drain()
         assert counted(a, program, number) == observed(e.segment, number) > 0
@@ -232,8 +236,7 @@ def test_a_block_leaves_before_the_others(
                 time.sleep(0.5)  # longer than the block is there
                 numbers = []
                 for _ in range(2):
-                    numbers.append(a.attach(program, 1))
-                    until(lambda: counted(a, program, numbers[-1]), a)
+                    numbers.append(attach_and_count(a, program))
                     if len(numbers) == 1:
                         a.detach(1)
                 while not ended.wait(0.01):

@@ -69,7 +69,7 @@ class Exporting:
             self._buffers += self._memory.taken()
 
     def take_few(self) -> None:
-        """The same in some 0.1 ms, for who has something else to look at meanwhile."""
+        """A few of them, or one put together: for who has something else to look at meanwhile."""
         if len(self._buffers) >= MOST_WAITING:
             self._put_together(self._buffers.popleft())
         else:
