@@ -171,7 +171,8 @@ def test_a_replay_says_of_which_trace_it_is(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many parts, each with many workers and few rows."""
+    """Many parts, each with many workers and few rows, however late the recorder comes by."""
+    monkeypatch.setattr("megascope.store.gather.BATCH_ROWS", 500)
     monkeypatch.setattr(spool, "ROTATE_ROWS", 1_000)
     monkeypatch.setattr(seal, "PART_ROWS", 1_000)
     monkeypatch.setattr(seal, "_PART_MOST", 1_250)
