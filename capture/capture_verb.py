@@ -72,11 +72,13 @@ class Capture:
         parser.add_argument("--quiet", action="store_true", help="no live line")
 
     def run(self, args: argparse.Namespace) -> int:
+        from ..store.directory import check_room
         from . import live_answers, session, target, wanted
         from .segment.reader import SegmentReader
 
         heap.share()
         out = self._out(args)
+        check_room(out, args.force)
         limits, values, around = budget(args), constants(args), self._around(args)
         stop = threading.Event()
         before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -117,6 +119,9 @@ class Capture:
                     answers.close()
                     recording.release()
                 last, rolled = recording.progress(), recording.rolled()
+        except BaseException:
+            engine.abandon()
+            raise
         finally:
             engine.end()
             for s, handler in before.items():

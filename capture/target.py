@@ -82,6 +82,14 @@ class Target:
             else f"it ended with code {self.process and self.process.returncode}"
         )
 
+    def abandon(self) -> None:
+        """Tell an engine that holds itself for this capture alone that nobody will record it; it would wait for that.
+
+        A command is left alone: it may have an end of its own.
+        """
+        if self.process is not None and self._said is not None:
+            self.process.terminate()
+
     def end(self, seconds: float = 10.0) -> None:
         """See the engine off: wait, then SIGTERM, then SIGKILL; remove the segment that it made for us."""
         if self.process is None:

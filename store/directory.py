@@ -44,8 +44,8 @@ def begin(
     return book
 
 
-def make_room(path: Path, force: bool) -> None:
-    """Refuse a path that is taken, or with `force` remove the trace there and nothing that is none."""
+def check_room(path: Path, force: bool) -> None:
+    """Refuse a path that is taken, with `force` only one where no trace stands or one that is being recorded."""
     what = f"cannot create {path}"
     if not os.path.lexists(path):
         return
@@ -59,6 +59,13 @@ def make_room(path: Path, force: bool) -> None:
         raise Refused(what, "it exists and is no trace, or holds files that are none of a trace's")
     if durable.is_locked(path):
         raise Refused(what, "it is being recorded", "end that recording first")
+
+
+def make_room(path: Path, force: bool) -> None:
+    """Refuse a path like `check_room`; remove the trace that stands there."""
+    check_room(path, force)
+    if not os.path.lexists(path):
+        return
     doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{durable.TEMPORARY}")
     path.rename(doomed)
     shutil.rmtree(doomed)

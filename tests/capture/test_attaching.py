@@ -291,7 +291,7 @@ def test_constants_go_to_the_programs_that_have_them() -> None:
         wanted.load([one, other], {"hihg": "1"}, Limits())
 
 
-CHANGES = 300
+CHANGES = 120
 
 
 def _changes(path: Path, count: int, look: Callable[[], object] = lambda: None) -> None:

@@ -70,7 +70,7 @@ def head_of(path: Path) -> int:
 def killed(path: Path, out: Path, place: str, times: int) -> None:
     """A recorder came and was killed there."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dying"])
+    context.set_forkserver_preload(["megascope.capture.session", "pyarrow.dataset"])
     child = context.Process(target=record_and_die, args=(path, out, place, times))
     child.start()
     child.join(ENOUGH_S)

@@ -36,6 +36,7 @@ from megascope.store.trace import Trace, TraceWriter
 pytestmark = pytest.mark.usefixtures("small")
 
 ROWS = 1000
+STEPS_APART = pytest.mark.parametrize("apart", [3, pytest.param(1, marks=pytest.mark.slow)])
 STEPS = ("replace", "unlink", "fsync", "rename", "rmdir", "ftruncate")
 
 
@@ -99,10 +100,11 @@ def spool_everything(path: Path) -> TraceWriter:
     return w
 
 
-def test_crash_anywhere_in_sealing(memory_path: Path) -> None:
+@STEPS_APART
+def test_crash_anywhere_in_sealing(memory_path: Path, apart: int) -> None:
     crashes = 0
     spool_everything(memory_path / "whole.mscope").finish("done")
-    for step in range(1, 1000):
+    for step in range(1, 1000, apart):
         path = memory_path / f"{step}.mscope"
 
         def act(path: Path = path, step: int = step) -> None:
@@ -124,13 +126,14 @@ def test_crash_anywhere_in_sealing(memory_path: Path) -> None:
         elif status == 0:
             assert check(path).clean
             break
-    assert crashes > 30
+    assert crashes > 30 // apart
 
 
-def test_crash_anywhere_in_repair(memory_path: Path) -> None:
+@STEPS_APART
+def test_crash_anywhere_in_repair(memory_path: Path, apart: int) -> None:
     """Repair that is killed and run again says each loss once and puts aside what is damaged."""
     crashes = 0
-    for step in range(1, 1000):
+    for step in range(1, 1000, apart):
         path = memory_path / f"{step}.mscope"
         in_child(lambda path=path: (spool_everything(path), None)[1])  # type: ignore[misc]
         first = min((path / "spool").glob("events-*.arrows"))
@@ -152,7 +155,7 @@ def test_crash_anywhere_in_repair(memory_path: Path) -> None:
         if status == 0:
             break
         crashes += 1
-    assert crashes > 20
+    assert crashes > 20 // apart
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -194,12 +197,13 @@ def test_failed_replacement_changes_nothing(memory_path: Path, monkeypatch: pyte
     assert not list(path.glob(".*"))
 
 
-def test_killed_a_hundred_times(memory_path: Path) -> None:
+@pytest.mark.parametrize("kills", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_killed_again_and_again(memory_path: Path, kills: int) -> None:
     """SIGKILL at a random moment of a recording at full speed: all that flush had confirmed is there, once."""
     seed = int.from_bytes(os.urandom(4))
     print("seed", seed)
     wait = seed
-    for round_ in range(100):
+    for round_ in range(kills):
         path = memory_path / f"{round_}.mscope"
         reader, told = os.pipe()
         pid = os.fork()
