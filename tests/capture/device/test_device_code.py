@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
+import tempfile
 from enum import IntEnum
 from pathlib import Path
 
@@ -20,44 +22,38 @@ needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 C_TYPES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8}
 
 
-def compiled(source: str, hooks: Hooks, out: Path) -> str:
-    """The compiler's resource report."""
-    done = subprocess.run(
-        nvcc_command(str(NVCC), source, ARCHITECTURE, hooks, str(out)), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    assert out.stat().st_size > 0
-    return done.stderr
+@functools.cache
+def compiled(source: str, hooks: Hooks) -> tuple[str, str]:
+    """(the compiler's resource report, the PTX) of a build."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.cubin"
+        command = nvcc_command(str(NVCC), source, ARCHITECTURE, hooks, str(out))
+        done = subprocess.run([*command, "--keep", "--keep-dir", folder], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "warning" not in done.stderr, done.stderr
+        assert out.stat().st_size > 0
+        return done.stderr, (out.parent / source).with_suffix(".ptx").read_text()
 
 
 @needs_nvcc
 @pytest.mark.parametrize("hooks", list(Hooks), ids=lambda h: h.name.lower())
 @pytest.mark.parametrize("source", ["megakernel.cu", "firing.cu"])
-def test_every_build_compiles_and_spills_nothing(source: str, hooks: Hooks, tmp_path: Path) -> None:
-    report = compiled(source, hooks, tmp_path / "out.cubin")
+def test_every_build_compiles_and_spills_nothing(source: str, hooks: Hooks) -> None:
+    report, _ = compiled(source, hooks)
     frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
     assert frames
     assert set(frames) == {("0", "0", "0")}, report
 
 
 @needs_nvcc
-def test_the_clock_compiles(tmp_path: Path) -> None:
-    compiled("clock.cu", Hooks.QUEUE, tmp_path / "out.cubin")
+def test_the_clock_compiles() -> None:
+    compiled("clock.cu", Hooks.QUEUE)
 
 
 @needs_nvcc
-def test_without_hooks_nothing_of_them_is_left(tmp_path: Path) -> None:
+def test_without_hooks_nothing_of_them_is_left() -> None:
     """Neither a queue's store nor a word of the segment is in the code; the other builds show what to look for."""
-    code = {}
-    for hooks in Hooks:
-        out = tmp_path / f"{hooks.name}.ptx"
-        command = [
-            part if part != "-cubin" else "-ptx"
-            for part in nvcc_command(str(NVCC), "megakernel.cu", ARCHITECTURE, hooks, str(out))
-        ]
-        subprocess.run(command, check=True, capture_output=True)
-        code[hooks] = out.read_text()
+    code = {hooks: compiled("megakernel.cu", hooks)[1] for hooks in Hooks}
     offset = {
         name: parameters.SEGMENT.fields[name][1] for name in ("cursors", "workers", "summaries", "rings", "native")
     }
