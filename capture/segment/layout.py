@@ -14,9 +14,10 @@ The file is a sequence of areas, each on its own pages. All integers are little-
     programs  where the engine runs programs: see `program_words`
 
 Only the engine maps the file. Everyone else reads by `pread` and writes by `pwrite`, so that a file truncated under
-them is a short read and not a SIGBUS. What they write must therefore be right even if it becomes visible byte by
-byte: a tail is one byte (blocks freed, modulo 256; a ring has at most 255 blocks), and the control words are latched
-by the engine only when the commit byte beside them changes. What the words of each area mean stands in `words`.
+them is a short read and not a SIGBUS; the engine then goes on with private memory (`guard`). What they write must
+therefore be right even if it becomes visible byte by byte: a tail is one byte (blocks freed, modulo 256; a ring has at
+most 255 blocks), and the control words are latched by the engine only when the commit byte beside them changes. What
+the words of each area mean stands in `words`.
 """
 
 from __future__ import annotations

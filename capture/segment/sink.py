@@ -40,7 +40,7 @@ class SegmentSink:
 
     @property
     def waits(self) -> bool:
-        return self._policy == Policy.WAIT
+        return self._policy == Policy.WAIT and not self._w.cut
 
     @property
     def stopped(self) -> bool:

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...store.errors import MegascopeError
+from ...store.errors import Exit, MegascopeError
 from ...store.tables import RING_ROW
 from . import host_ring, side
+from .guard import Guard
 from .layout import Layout
 from .process import start_time
 from .program_words import SLOTS, Reply, Slot
@@ -44,6 +45,7 @@ class SegmentWriter:
 
     def __init__(self, path: Path, layout: Layout, memory: mmap.mmap) -> None:
         self.path, self.layout, self._memory = path, layout, memory
+        self._guard = Guard(memory)
         m, w = layout.monitors, layout.workers
         self.bytes: U8 = np.frombuffer(memory, np.uint8)
         self.status = self._words(layout.status_offset, PAGE // WORD)
@@ -142,6 +144,17 @@ class SegmentWriter:
         lay = self.layout
         dtype = RING_ROW.dtype[name]
         return self._strided(dtype, lay.column_offset(name), (lay.monitors, lay.blocks, lay.block_rows))
+
+    @property
+    def cut(self) -> bool:
+        """Whether somebody has cut the file short: what is written from then on, nobody reads."""
+        return self._guard.cut
+
+    def check_whole(self) -> None:
+        """At the end of a run: raises MegascopeError with Exit.INCOMPLETE when somebody has cut the file short."""
+        if self.cut:
+            what, why = f"segment {self.path} lost what was told", "somebody cut the file short; the run went on unseen"
+            raise MegascopeError(what, why, code=Exit.INCOMPLETE)
 
     # --- what the drainer asks for -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 from device_runs import KEPT, check_identities, engine, unharmed
 from monitors import Attacher, attacher, histogram
-from test_device_programs import start, stop
+from test_device_programs import TRANSPORTS, start, stop
 
 from megascope.capture.engines.cuda import programs as device_programs
 from megascope.capture.programs import vmcode
 from megascope.capture.segment.program_words import Code
+from megascope.capture.segment.reader import Truncated
 from megascope.capture.segment.words import Control, Cursor, Worker
 
 SCRIBBLER = """
@@ -133,4 +135,31 @@ def test_a_process_that_scribbles_over_the_segment(cuda: Any, segment_path: Path
         check_identities(e.segment, written=False)
         words = e.segment.worker.astype(np.int64)
         assert (words[:, Worker.FIRED] == words[:, Worker.DEQUEUED] + words[:, Worker.LOST]).all()
+        unharmed(e)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+@TRANSPORTS
+def test_a_process_that_truncates_the_segment(cuda: Any, segment_path: Path, transport: str, left: float) -> None:
+    """A recorder's rows and a program's maps are under way: the kernel computes on, unseen, and ends in order."""
+    spec = f"{cuda.long},transport={transport},epoch_ms=50"
+    with engine(cuda, segment_path, spec, record=True, keep_every=KEPT) as e:
+        run = start(e)
+        with attacher(segment_path) as a:
+            a.attach(histogram(), 1)
+            a.drain()
+            os.truncate(segment_path, int(segment_path.stat().st_size * left))
+            with pytest.raises(Truncated):
+                a.segment.status()
+        step = e.kernel.host.steps_begun
+        until = time.monotonic() + 60
+        while e.kernel.host.steps_begun < step + 20 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert run.is_alive()
+        assert e.segment.cut
+        e.stop.set()
+        run.join(60)
+        assert not run.is_alive()
+        assert set(e.counts()) == {"steps"}
+        assert e.counts()["steps"] >= step + 20
         unharmed(e)

@@ -60,6 +60,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     if how == "deadline":
         why = f"it did not finish within seconds={settings.seconds:g}"
         raise MegascopeError("the megakernel met its deadline", why, "give it longer, or look at what it waits for")
+    engine.segment.check_whole()
     return Exit.INTERRUPTED if signal.SIGINT in signalled else Exit.DONE
 
 

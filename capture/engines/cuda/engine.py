@@ -114,7 +114,12 @@ class CudaEngine:
         return self.kernel.injector.truth()
 
     def counts(self) -> dict[str, int]:
-        """What the run came to: steps begun, events fired, lost in queues, taken out, rows written and refused."""
+        """What the run came to: steps begun, events fired, lost in queues, taken out, rows written and refused.
+
+        Where somebody has cut the segment short, the steps alone: the rest is the device's to count, and stood there.
+        """
+        if self.segment.cut:
+            return {"steps": self._step}
         worker, cursor = self.segment.worker, self.segment.cursor
         return {
             "steps": self._step,

@@ -179,6 +179,11 @@ class Scope:
         """The iteration that runs, as `ComputeHooks::step` tells it."""
         return max(self._host.steps_begun - 1, 0)
 
+    @property
+    def cut(self) -> bool:
+        """Whether somebody has cut the segment's file short: the kernel goes on, and nobody sees it any more."""
+        return self._its.segment.cut
+
     def close(self) -> None:
         """Give everything back; the segment's file stays, for whoever records from it."""
         if self._begun:

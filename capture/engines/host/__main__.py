@@ -95,13 +95,13 @@ def main(argv: list[str] | None = None) -> int:
                 writer.end(engine.t, max(engine.step, 0), failed=True)
                 raise
             writer.end(result.t, max(result.steps - 1, 0))
+            if args.truth:
+                args.truth.write_text(json.dumps([asdict(i) for i in result.truth], indent=1) + "\n")
+            print(json.dumps({k: v for k, v in asdict(result).items() if k != "truth"}), flush=True)
+            writer.check_whole()
     except MegascopeError as e:
         print(e, file=sys.stderr)
         return e.code
-    said = {k: v for k, v in asdict(result).items() if k != "truth"}
-    if args.truth:
-        args.truth.write_text(json.dumps([asdict(i) for i in result.truth], indent=1) + "\n")
-    print(json.dumps(said))
     return Exit.INTERRUPTED if signal.SIGINT in signalled else Exit.DONE
 
 

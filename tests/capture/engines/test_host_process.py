@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -21,13 +22,13 @@ from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import T_ZERO, HostEngine
 from megascope.capture.segment.drain import RingReader
 from megascope.capture.segment.lease import Lease
-from megascope.capture.segment.reader import SegmentReader
+from megascope.capture.segment.reader import SegmentReader, Truncated
 from megascope.capture.segment.sink import SegmentSink
 from megascope.capture.segment.summaries import SummaryReader
 from megascope.capture.segment.told import HostRingReader
-from megascope.capture.segment.words import Control, State, Summary
+from megascope.capture.segment.words import Control, Cursor, State, Summary
 from megascope.capture.segment.writer import SegmentWriter
-from megascope.store.errors import Refused, Usage
+from megascope.store.errors import Exit, Refused, Usage
 from megascope.store.tables import EVENT_ROW
 
 ENOUGH_S = 60
@@ -301,3 +302,40 @@ def test_a_recorder_that_asks_before_the_engine_first_looks_is_heard(tmp_path: P
         Lease(segment).record(segment.layout.exported)
         result = engine.run(SegmentSink(writer), lambda: time.monotonic() > end, hold=True)
     assert result.steps == 2
+
+
+@pytest.mark.parametrize("policy", ["wait", "drop", "overwrite"])
+@pytest.mark.parametrize("left", [0, 0.02, 0.5])
+def test_it_goes_on_when_somebody_cuts_its_segment_short(
+    spawn: Spawn, tmp_path: Path, policy: str, left: float
+) -> None:
+    """Every step is computed; the drainer hears of the truncation, and the engine says so when it ends."""
+    text = SMALL + f",steps=400,pace=0.02,ring_mb=0.25,policy={policy}"
+    process = spawn(tmp_path / "s", text)
+    drain = Drain(tmp_path / "s", process)
+    while drain.segment.status().step < 20:
+        drain.once()
+    os.truncate(tmp_path / "s", int((tmp_path / "s").stat().st_size * left))
+    with pytest.raises(Truncated):
+        drain.segment.status()
+    out, err = process.communicate(timeout=ENOUGH_S)
+    assert process.returncode == Exit.INCOMPLETE
+    assert err.endswith("/s lost what was told: somebody cut the file short; the run went on unseen\n")
+    assert err.count("\n") == 1
+    assert json.loads(out)["steps"] == 400
+
+
+def test_waiting_for_a_drainer_it_goes_on_when_its_segment_is_cut_short(spawn: Spawn, tmp_path: Path) -> None:
+    """Its ring is full and nobody can make room any more."""
+    process = spawn(tmp_path / "s", SMALL + ",steps=300,ring_mb=0.25")
+    drain = Drain(tmp_path / "s", process)
+    full = drain.segment.layout.monitors * drain.segment.layout.ring_rows
+    while drain.segment.cursors()[:, Cursor.HEAD].sum() < full:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    step = drain.segment.status().step
+    assert step < 299
+    os.truncate(tmp_path / "s", 1 << 16)
+    out, err = process.communicate(timeout=ENOUGH_S)
+    assert process.returncode == Exit.INCOMPLETE, err
+    assert json.loads(out)["steps"] == 300
