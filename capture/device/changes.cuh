@@ -116,7 +116,7 @@ struct Changing {
     if (c.place == NOWHERE || prepared == workers) return true;
     const VmAttached& a = party.running[c.place].vm;
     u64* part = a.part(worker(prepared));
-    if (!vm_prepare(a, part, false, preparing, PREPARE_WORDS)) return false;
+    if (!vm_prepare(a, part, false, rank_of(worker(prepared)), preparing, PREPARE_WORDS)) return false;
     vm_follow(a, part);
     u32* book = reinterpret_cast<u32*>(&book_of(c.place, worker(prepared)));
     for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;

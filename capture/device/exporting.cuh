@@ -1,9 +1,9 @@
-// What a monitor does about exports: of its workers' parts of programs' maps, and, if it is the elected one, of the parts
-// that all workers share.
+// What a monitor does about exports: of its workers' parts of programs' maps, and, if it is the elected one, of the
+// parts that the workers of a rank share.
 //
-// A shared part's epoch is closed when every monitor has ended one more of its workers'; then each follows, and it is told
-// when all have (vm_epochs.cuh). When its program leaves it is told after every monitor has gone over to that, and at the
-// end when every monitor has ended: nobody writes it any more.
+// A shared part's epoch is closed when every monitor has ended one more of its workers'; then each follows, and it is
+// told when all have (vm_epochs.cuh). When its program leaves it is told after every monitor has gone over to that, and
+// at the end when every monitor has ended: nobody writes it any more.
 #pragma once
 #include "changes.cuh"
 #include "exports.cuh"
@@ -34,8 +34,14 @@ struct Exporting : Changing {
       for (u32 i = 0; i < workers; i++)
         if (export_part(place, worker(i), leaves)) return;
       if (index == 0) {
-        if (waits_shared(place, leaves)) continue;
-        if (export_part(place, SHARED_PART, leaves)) return;
+        bool waits = false;
+        for (u32 rank = 0; rank < all_ranks(); rank++) {
+          if (waits_shared(place, rank, leaves))
+            waits = true;
+          else if (export_part(place, SHARED_PART + rank, leaves))
+            return;
+        }
+        if (waits) continue;
       }
       exporting &= ~(1u << place);
       leaving &= ~(1u << place);
@@ -50,19 +56,26 @@ struct Exporting : Changing {
     for (u32 left = sharing; left; left &= left - 1) {
       const u32 place = __ffs(left) - 1;
       const Running& r = party.running[place];
-      if (index == 0) close_shared(r, book_of(place, SHARED_PART), least);
-      // The elected monitor may be closing it this moment: what one lane saw goes for all.
-      const bool behind = load_acquire(r.vm.arena + PART_CLOSED) != load_acquire(r.vm.part(worker(0)) + PART_SHARED);
-      if (!__shfl_sync(FULL_WARP, behind, 0)) continue;
-      for (u32 i = 0; i < workers; i++) vm_follow(r.vm, r.vm.part(worker(i)));
+      for (u32 rank = 0; index == 0 && rank < all_ranks(); rank++) close_shared(r, rank, place, least);
+      // The elected monitor may be closing one this moment: what a worker's lane saw goes for all.
+      bool behind = false;
+      if (lane_id() < workers) {
+        const u32 w = worker(lane_id());
+        behind = load_acquire(r.vm.shared(rank_of(w)) + PART_CLOSED) != load_acquire(r.vm.part(w) + PART_SHARED);
+      }
+#pragma unroll 1
+      for (u32 some = __ballot_sync(FULL_WARP, behind); some; some &= some - 1)
+        vm_follow(r.vm, r.vm.part(worker(__ffs(some) - 1)));
     }
   }
 
  private:
-  /// Somebody may still write what the shared part of its maps is to tell.
-  MS_DEVICE bool waits_shared(u32 place, bool leaves) const {
-    if (leaves) return book_of(place, SHARED_PART).stage == LEAVE_CLOSE && !all_went_over();
-    return !vm_followed(party.running[place].vm, [](u32 worker) { return is_gone(worker % segment.monitors); });
+  /// Somebody may still write what the part of its maps that a rank shares is to tell.
+  MS_DEVICE bool waits_shared(u32 place, u32 rank, bool leaves) const {
+    if (leaves) return book_of(place, SHARED_PART + rank).stage == LEAVE_CLOSE && !all_went_over();
+    return !vm_followed(party.running[place].vm, rank, [rank](u32 worker) {
+      return rank_of(worker) == rank && !is_gone(worker % segment.monitors);
+    });
   }
 
   /// Something of a part. False: all is out.
@@ -90,7 +103,8 @@ struct Exporting : Changing {
   }
 
   /// When all monitors have ended an epoch more of their workers'. The first look only says where it begins.
-  MS_DEVICE void close_shared(const Running& r, Book& b, u32 least) {
+  MS_DEVICE void close_shared(const Running& r, u32 rank, u32 place, u32 least) {
+    Book& b = book_of(place, SHARED_PART + rank);
     const bool first = b.opened == 0, over = !first && least != b.ended;
     __syncwarp();
     if (!first && !over) return;
@@ -99,7 +113,7 @@ struct Exporting : Changing {
       if (first) b.opened = now;
     }
     __syncwarp();
-    if (over) close_part(r, SHARED_PART, b, now);
+    if (over) close_part(r, SHARED_PART + rank, b, now);
   }
 };
 

@@ -30,7 +30,7 @@ enum SliceOf : u32 {
 /// Stages of leaving, in a Book.
 enum Leaving : u32 { LEAVE_CLOSE = 0, LEAVE_EXPORT, LEAVE_STATE, LEAVE_DONE };
 
-/// A map of the part (the shared one, or a worker's) whose contents are told when its program leaves.
+/// A map of the part (a shared one, or a worker's) whose contents are told when its program leaves.
 MS_DEVICE bool has_state(const VmMap& m, bool shared) {
   return m.shared() == shared && !m.aggregate() && !(m.flags & VM_READ_ONLY);
 }
@@ -39,7 +39,7 @@ MS_DEVICE bool has_state(const VmMap& m, bool shared) {
 MS_DEVICE void close_part(const Running& r, u32 worker, Book& b, u64 now) {
   u64* part = part_of(r, worker);
   const bool accepted = !vm_exporting(part);
-  vm_close(r.vm, part, worker == SHARED_PART);
+  vm_close(r.vm, part, is_shared(worker));
   if (accepted && lane_id() < SUMS) {
     b.closed_sum[lane_id()] = b.sum[lane_id()] - b.sum_close[lane_id()];
     b.sum_close[lane_id()] = b.sum[lane_id()];
@@ -100,7 +100,7 @@ struct ExportWriter {
   MS_DEVICE bool epoch(const Running& r, u32 place, u32 worker, const Book& b) {
     u64* part = part_of(r, worker);
     if (!vm_exporting(part)) return false;
-    const u32 words = vm_export(r.vm, part, worker == SHARED_PART, at(), left());
+    const u32 words = vm_export(r.vm, part, is_shared(worker), at(), left());
     add(words, place, r.program, worker, b, vm_exporting(part) ? SLICE_EPOCH : SLICE_EPOCH_ENDS);
     return true;
   }
@@ -120,7 +120,7 @@ struct ExportWriter {
         break;
       case LEAVE_STATE: {
         const VmHeader& p = *r.vm.program;
-        while (map < p.maps && !has_state(p.map()[map], worker == SHARED_PART)) map++;
+        while (map < p.maps && !has_state(p.map()[map], is_shared(worker))) map++;
         if (map < p.maps) {
           const u32 words = vm_dump(r.vm, map, part_of(r, worker), false, entry, at(), left());
           add(words, place, r.program, worker, b, SLICE_STATE);

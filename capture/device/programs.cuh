@@ -2,12 +2,12 @@
 //
 // The engine's host side verifies a program, renders it for the VM and asks for one change at a time, by words in
 // pinned host memory (ChangeWord). The elected monitor copies the program's words into device memory, checks them
-// there, makes the shared part of its maps ready, and publishes the change's number; every monitor then makes its own
+// there, makes the shared parts of its maps ready, and publishes the change's number; every monitor then makes its own
 // workers' parts ready and goes over to it, worker by worker (changes.cuh).
 //
 //   Change, and a program's words    written by the elected monitor, before it publishes the number (device fence)
 //   a worker's part and Book         written by that worker's monitor alone
-//   the shared part                  by every monitor, through atomics
+//   a rank's shared part             by every monitor of its workers, through atomics
 #pragma once
 #include "hooks.cuh"
 #include "vm_check.cuh"
@@ -22,7 +22,7 @@ constexpr u32 CELLS = 80;    // of feedback, in one change
 constexpr u32 SUMS = 6;      // eligible, observed, throttled, lost, faulted, emitted
 constexpr u32 RECORDER_BIT = 1u << (MS_PROGRAM_RECORDER - 1);
 constexpr u32 EXPORT_WORDS = 1 << 13;       // a monitor's buffer of exports
-constexpr u32 SHARED_PART = 0xffffffff;     // in the place of a worker
+constexpr u32 SHARED_PART = 0xffff0000;     // in the place of a worker: what rank 0 shares; and so on
 
 /// Words of the engine's page of host memory from HOST_CHANGE on. By the host, except REFUSED.
 enum ChangeWord : u32 {
@@ -94,10 +94,12 @@ struct Programs {
   Change change;
 };
 
-/// The last of a program's is its shared part's.
+MS_DEVICE bool is_shared(u32 worker) { return worker >= SHARED_PART; }
+
+/// The last of a program's are its shared parts'.
 MS_DEVICE Book& book_of(u32 place, u32 worker) {
-  const u32 all = all_workers() + 1;
-  return static_cast<Book*>(segment.books)[place * all + (worker == SHARED_PART ? all - 1 : worker)];
+  const u32 first = place * (all_workers() + all_ranks());
+  return static_cast<Book*>(segment.books)[first + (is_shared(worker) ? all_workers() + worker - SHARED_PART : worker)];
 }
 
 /// A monitor runs no program any more, or never did: its workers fire for nobody.
@@ -106,8 +108,10 @@ MS_DEVICE bool is_gone(u32 monitor) {
   return load_acquire_device(&p.ended) || !load_acquire_device(&p.began);
 }
 
-/// The part of a program's maps that a worker has, or all share.
-MS_DEVICE u64* part_of(const Running& r, u32 worker) { return worker == SHARED_PART ? r.vm.arena : r.vm.part(worker); }
+/// The part of a program's maps that a worker has, or a rank shares.
+MS_DEVICE u64* part_of(const Running& r, u32 worker) {
+  return is_shared(worker) ? r.vm.shared(worker - SHARED_PART) : r.vm.part(worker);
+}
 
 MS_DEVICE u32 running_hooks(const Running* running, u32 active) {
   u32 hooks = 0;
@@ -141,15 +145,18 @@ MS_DEVICE bool admit_change(const u64* words) {
     a.arena = reinterpret_cast<u64*>(__shfl_sync(FULL_WARP, mine, CHANGE_ARENA));
     a.instructions = __shfl_sync(FULL_WARP, mine, CHANGE_INSTRUCTIONS);
     a.rows = __shfl_sync(FULL_WARP, mine, CHANGE_ROWS);
-    a.workers = all_workers();
+    a.workers = all_workers(), a.ranks = all_ranks();
     a.bit = __shfl_sync(FULL_WARP, mine, CHANGE_BIT);
     running.hooks = __shfl_sync(FULL_WARP, mine, CHANGE_HOOKS) & (segment.exported | 1u << MS_HOOK_EPOCH);
     running.program = __shfl_sync(FULL_WARP, mine, CHANGE_PROGRAM);
-    if (!vm_check(code, n, __shfl_sync(FULL_WARP, mine, CHANGE_ARENA_WORDS), a.workers)) return false;
-    for (u64 at = 0; !vm_prepare(a, a.arena, true, at, 1 << 16);) {
+    if (!vm_check(code, n, __shfl_sync(FULL_WARP, mine, CHANGE_ARENA_WORDS), a.workers, a.ranks)) return false;
+#pragma unroll 1
+    for (u32 rank = 0; rank < a.ranks; rank++) {
+      for (u64 at = 0; !vm_prepare(a, a.shared(rank), true, rank, at, 1 << 16);) {
+      }
+      u32* book = reinterpret_cast<u32*>(&book_of(place, SHARED_PART + rank));
+      for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
     }
-    u32* book = reinterpret_cast<u32*>(&book_of(place, SHARED_PART));
-    for (u32 k = lane_id(); k < sizeof(Book) / 4; k += 32) book[k] = 0;
   }
   fence_device();
   __syncwarp();

@@ -80,7 +80,7 @@ struct Segment {
   void* hook_queues;  // [blocks] of HookQueues, where they are in device memory
   Programs* programs;
   void* running;      // [monitors, PLACES] of Running
-  void* books;        // [PLACES, workers + 1] of Book
+  void* books;        // [PLACES, workers + ranks] of Book
   void* deep;         // [monitors] of VmDeep
   Progress* progress;  // [monitors]
   uint2* native;      // [workers, native_slots], a compiler-native profiler's records
@@ -128,6 +128,7 @@ enum HostWord : u32 {
 __constant__ Segment segment;
 
 MS_DEVICE u32 all_workers() { return segment.roles * segment.blocks; }
+MS_DEVICE u32 all_ranks() { return max(segment.ranks, 1u); }
 
 MS_DEVICE const DepRow& dep_row(u32 dep) {
   return *reinterpret_cast<const DepRow*>(segment.deps + dep * segment.dep_bytes);

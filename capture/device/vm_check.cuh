@@ -84,8 +84,8 @@ MS_DEVICE bool vm_insn_is_sound(const VmHeader& p, const VmInsn& i, u32 slot) {
   return i.op == VM_EXIT || vm_helper_is_sound(p, i);
 }
 
-/// By the warp: may `n` words be attached with an arena of `arena_words` for `workers` workers?
-MS_DEVICE bool vm_check(const u64* words, u64 n, u64 arena_words, u32 workers) {
+/// By the warp: may `n` words be attached with an arena of `arena_words` for the workers of some ranks?
+MS_DEVICE bool vm_check(const u64* words, u64 n, u64 arena_words, u32 workers, u32 ranks) {
   constexpr u32 HEADER = sizeof(VmHeader) / 8, MAP = sizeof(VmMap) / 8, INSN = sizeof(VmInsn) / 8;
   if (n < HEADER) return false;
   const VmHeader& p = *reinterpret_cast<const VmHeader*>(words);
@@ -110,7 +110,8 @@ MS_DEVICE bool vm_check(const u64* words, u64 n, u64 arena_words, u32 workers) {
     if (!vm_map_is_sound(m, p.words, m.shared() ? shared : worker)) return false;
     (m.shared() ? shared : worker) += vm_area(m);
   }
-  if (shared != p.shared_words || worker != p.worker_words || shared + workers * worker > arena_words) return false;
+  if (shared != p.shared_words || worker != p.worker_words) return false;
+  if (ranks * shared + workers * worker > arena_words) return false;
   MS_LANES(lane) {
     bad[lane] = false;
     for (u32 slot = lane; slot < p.slots; slot += 32) bad[lane] |= !vm_insn_is_sound(p, p.code()[slot], slot);

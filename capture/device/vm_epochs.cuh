@@ -32,13 +32,13 @@ struct VmStretches {
   }
 };
 
-/// Make ready some more of a part (the shared one if `shared`), at most `words`; `from` counts on from 0. True when the
-/// part is ready.
+/// Make ready some more of a part (the one that `rank` shares if `shared`, else of a worker of it), at most `words`;
+/// `from` counts on from 0. True when the part is ready.
 ///
 /// Only what a look at a map goes by is zeroed: counts, the index of keys or the stamps, and the values of arrays that
 /// are always there. Keys and other values are written when a key is made, before anybody reads them; they are nearly
 /// all of the memory, and hold whatever an earlier program has left.
-MS_DEVICE bool vm_prepare(const VmAttached& a, u64* part, bool shared, u64& from, u32 words) {
+MS_DEVICE bool vm_prepare(const VmAttached& a, u64* part, bool shared, u32 rank, u64& from, u32 words) {
   const VmHeader& p = *a.program;
   VmStretches s{from, from + words, 0};
   s.zero(part, PART_WORDS);
@@ -54,6 +54,7 @@ MS_DEVICE bool vm_prepare(const VmAttached& a, u64* part, bool shared, u64& from
   from = s.end;
   warp_sync();
   if (s.end < s.counted) return false;
+  MS_LANES(lane) if (lane == 0) part[PART_RANK] = rank;
 #pragma unroll 1
   for (u32 k = 0; k < p.maps; k++) {
     const VmMap& m = p.map()[k];
@@ -73,7 +74,7 @@ MS_DEVICE bool vm_exporting(const u64* part) {
   return ballot(does) != 0;
 }
 
-/// End the epoch of a worker's part, or of the shared one.
+/// End the epoch of a worker's part, or of a shared one.
 MS_DEVICE void vm_close(const VmAttached& a, u64* part, bool shared) {
   const VmHeader& p = *a.program;
   MS_LANES(lane) {
@@ -96,21 +97,22 @@ MS_DEVICE void vm_close(const VmAttached& a, u64* part, bool shared) {
   warp_sync();
 }
 
-/// A worker's monitor goes over to the shared maps' newest epoch.
+/// A worker's monitor goes over to the newest epoch of the maps that its rank shares.
 MS_DEVICE void vm_follow(const VmAttached& a, u64* part) {
-  MS_LANES(lane) if (lane == 0) store_release(part + PART_SHARED, load_acquire(a.arena + PART_CLOSED));
+  MS_LANES(lane)
+  if (lane == 0) store_release(part + PART_SHARED, load_acquire(a.shared(part[PART_RANK]) + PART_CLOSED));
   warp_sync();
 }
 
-/// All workers' have, but for those that are gone.
-template <class Gone>
-MS_DEVICE bool vm_followed(const VmAttached& a, Gone gone) {
+/// All workers' have that `writes` says may still write to the part that `rank` shares.
+template <class Writes>
+MS_DEVICE bool vm_followed(const VmAttached& a, u32 rank, Writes writes) {
   Lanes<bool> behind;
-  const u64 closed = load_acquire(a.arena + PART_CLOSED);
+  const u64 closed = load_acquire(a.shared(rank) + PART_CLOSED);
   MS_LANES(lane) {
     behind[lane] = false;
     for (u32 w = lane; w < a.workers; w += 32)
-      behind[lane] |= load_acquire(a.part(w) + PART_SHARED) != closed && !gone(w);
+      behind[lane] |= load_acquire(a.part(w) + PART_SHARED) != closed && writes(w);
   }
   return ballot(behind) == 0;
 }

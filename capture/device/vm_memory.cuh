@@ -6,13 +6,13 @@
 //
 //   the row       64 bytes, read-only
 //   the stack     256 bytes of the lane, over all frames
-//   live values   of one map of the program: of the lane's worker, or shared
+//   live values   of one map of the program: of the lane's worker, or shared by those of its rank
 //   last values   of the last closed epoch, read-only
 //
 // Memory is 8-byte words. Row and stack are interleaved over the lanes, so that lanes in step touch consecutive words.
 //
-// A program's arena is one shared part, then one part for each worker. A part begins with PartWord words; then each map
-// that belongs in it: MapWord words, and one bank, or two for an aggregation. A bank is
+// A program's arena is one shared part for each rank, then one part for each worker. A part begins with PartWord words;
+// then each map that belongs in it: MapWord words, and one bank, or two for an aggregation. A bank is
 //
 //   slots    an index of keys (a power of two at least twice max_entries), or stamps of an aggregated array
 //   keys     max_entries × key_words, in the order in which they came
@@ -36,6 +36,7 @@ enum PartWord : u32 {
   PART_EXPORT_ENTRY = 6,
   PART_SHARED = 7,     // of a worker: PART_CLOSED of the shared part, as it goes by
   PART_KEPT = 8,       // epochs that ended in the live banks, because the closed ones were not exported
+  PART_RANK = 9,       // whose shared part goes with it
   PART_COUNTERS = 16,  // by hook and VmCount
   PART_WORDS = 16 + VM_HOOKS * 5
 };
@@ -65,10 +66,11 @@ struct VmAttached {
   const VmHeader* program;
   u64* arena;
   u64 instructions, rows;  // that each worker may spend, and have exported, in an epoch
-  u32 workers;
+  u32 workers, ranks;
   u32 bit;  // which of a row's `by`
 
-  MS_DEVICE u64* part(u32 worker) const { return arena + program->shared_words + worker * program->worker_words; }
+  MS_DEVICE u64* shared(u64 rank) const { return arena + rank * program->shared_words; }
+  MS_DEVICE u64* part(u32 worker) const { return shared(ranks) + worker * program->worker_words; }
 };
 
 /// One bank of one map, as a lane sees it.
@@ -79,7 +81,7 @@ struct VmBank {
 
 /// `mine`: the part of the lane's worker.
 MS_DEVICE VmBank vm_bank(const VmAttached& a, const VmMap& m, u64* mine, bool last) {
-  u64* meta = (m.shared() ? a.arena : mine) + m.offset;
+  u64* meta = (m.shared() ? a.shared(mine[PART_RANK]) : mine) + m.offset;
   VmBank b;
   b.generation = 2, b.which = 0;
   if (m.aggregate()) {

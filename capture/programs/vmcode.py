@@ -128,14 +128,14 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True)
 class Arena:
-    """Words of 8 bytes that a program's maps and counters take: shared, and of each worker."""
+    """Words of 8 bytes that a program's maps and counters take: shared by each rank, and of each worker."""
 
     shared: int
     worker: int
 
-    def bytes(self, workers: int) -> int:
-        """What an arena for so many workers takes."""
-        return 8 * (self.shared + workers * self.worker)
+    def bytes(self, workers: int, ranks: int = 1) -> int:
+        """What an arena for so many workers of so many ranks takes."""
+        return 8 * (ranks * self.shared + workers * self.worker)
 
 
 def arena(program_maps: tuple[Map, ...]) -> Arena:

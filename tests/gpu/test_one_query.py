@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from device_runs import kernel
+from test_experts_and_ranks import TWO
 
 from megascope.capture.engines.cuda.engine import CudaEngine
 from megascope.capture.engines.cuda.settings import Settings
@@ -26,7 +27,7 @@ import live_runs
 QUERY = "complete { @n[class] = count(); @h[class] = hist(exec_ns); @w[worker] = max(exec_ns); }"
 STEPS = 8
 NO_KEY = {
-    *("program", "rank", "worker", "workers", "epoch", "epochs", "t_begin", "t_end"),
+    *("program", "worker", "workers", "epoch", "epochs", "t_begin", "t_end"),
     *("value", "count", "sum", "min", "max", "lower", "counts"),
     *("eligible", "observed", "throttled", "lost", "faulted", "refused"),
 }
@@ -64,9 +65,10 @@ def on_the_device(cuda: Any, segment_path: Path, out: Path, spec: str) -> Path:
     return out
 
 
+@pytest.mark.parametrize("model", ["", TWO], ids=["one-rank", "two-ranks"])
 @pytest.mark.parametrize("transport", ["warp", pytest.param("block", marks=pytest.mark.heavy)])
-def test_live_replay_and_host_engine(cuda: Any, segment_path: Path, tmp_path: Path, transport: str) -> None:
-    spec = f"steps={STEPS},transport={transport},ring_mb=64,epoch_ms=50,map_kb=1024"
+def test_live_replay_and_host_engine(cuda: Any, segment_path: Path, tmp_path: Path, transport: str, model: str) -> None:
+    spec = f"{model or 'ranks=1'},steps={STEPS},transport={transport},ring_mb=64,epoch_ms=50,map_kb=1024"
     spec += f",arena_mb={300 if cuda.simulated else 8000}"
     live = on_the_device(cuda, segment_path, tmp_path / "live.mscope", spec)
     assert not check(live).findings
@@ -96,7 +98,7 @@ def columns(path: Path) -> dict[str, Any]:
 
 
 def whole(path: Path) -> dict[str, dict[tuple[int, ...], dict[str, Any]]]:
-    """By map and key: the value over all epochs, which end on a device when its monitors come to it."""
+    """By map, rank and key: the value over all epochs, which end on a device when its monitors come to it."""
     out: dict[str, dict[tuple[int, ...], dict[str, Any]]] = {}
     with Trace.open(path) as trace:
         for name in sorted(trace.maps):

@@ -1,4 +1,4 @@
-"""Maps that all workers share: told whole, once an epoch, and when nobody writes them any more."""
+"""Maps that the workers of a rank share: told whole, once an epoch, and when nobody writes them any more."""
 
 from __future__ import annotations
 

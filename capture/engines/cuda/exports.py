@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...programs.maps import Map
-from ...programs.merging import Rule, rule_of
+from ...programs.merging import rule_of
 from ...programs.verdict import Verdict
 from ...programs.vm_exports import END, ENTRY
 from ...segment.map_ring import Span, encode
@@ -21,13 +21,14 @@ from ..arena import aggregates
 from .slices import Found, Slice, SliceOf, together, walk
 
 I64 = NDArray[np.int64]
-SHARED = 0xFFFF_FFFF
+SHARED = 0xFFFF_0000
+"""`SHARED_PART`: in the place of a worker, what rank 0 shares; what rank r shares is r more."""
 MOST_EPOCHS = 0xFFFF
 
 
 @dataclass
 class _Part:
-    """What has come of one worker (or of the shared maps) since it was last told."""
+    """What has come of one worker (or of a rank's shared maps) since it was last told."""
 
     t_begin: int = 0
     t_end: int = 0
@@ -43,10 +44,11 @@ class Exports:
     def __init__(
         self, verdict: Verdict, program: int, workers: int, epoch_ns: int, limit: int, rank: NDArray[Any] | None = None
     ) -> None:
-        """rank: of each worker; None: all are of rank 0. A shared map is all workers', and told as rank 0's."""
+        """rank: of each worker; None: all are of rank 0."""
         self.verdict, self.program, self._epoch_ns, self._limit = verdict, program, epoch_ns, limit
         self.workers = workers
         self._rank: list[int] = [0] * workers if rank is None else rank.tolist()
+        self._shared = {SHARED + r for r in self._rank}
         self._maps = verdict.program.maps
         self._rules = [rule_of(verdict, i) for i in range(len(self._maps))]
         self._by_worker = [m.key is not None and any(x.name == "worker" for x in m.key.members) for m in self._maps]
@@ -62,7 +64,7 @@ class Exports:
     @property
     def over(self) -> bool:
         """The program has left, and all of it is out: of every worker, and of what they share."""
-        return SHARED in self.left and len(self.left) + len(self.absent) > self.workers
+        return self._shared <= self.left and len(self.left) + len(self.absent) >= self.workers + len(self._shared)
 
     def take(self, s: Slice) -> None:
         """One more slice of this program."""
@@ -106,38 +108,40 @@ class Exports:
         ended = {w for w, p in self._parts.items() if p.ends}
         if len(ended) + len(self.left) + len(self.absent) < self.workers:
             return False
-        return bool(ended - {SHARED}) and len((ended | self.left | self.absent) - {SHARED}) == self.workers
+        return bool(ended - self._shared) and len((ended | self.left | self.absent) - self._shared) == self.workers
 
     def _tell(self, index: int, declared: Map, parts: dict[int, _Part]) -> list[tuple[int | None, bytes]]:
-        rule, own = self._rules[index], {w: p for w, p in parts.items() if w != SHARED}
+        rule, own = self._rules[index], {w: p for w, p in parts.items() if w not in self._shared}
+        out: list[tuple[int | None, bytes]] = []
         if declared.shared:
-            shared = parts.get(SHARED, _Part())
-            who = own or {SHARED: shared}  # at the end its last epoch may come without any worker's
-            return self._records(index, declared, [shared], who, rule, shared.refused.get(index, 0))
+            for place in sorted(self._shared & parts.keys()):
+                shared, rank = parts[place], place - SHARED
+                # At the end its last epoch may come without any worker's.
+                who = {w: p for w, p in own.items() if self._rank[w] == rank} or {place: shared}
+                out += self._records(index, declared, [shared], who, rank, shared.refused.get(index, 0))
+            return out
         alone = {
             w: p
             for w, p in own.items()
             if rule is None or self._by_worker[index] or p.refused.get(index) or p.coverage[2:5].any()
         }
-        out: list[tuple[int | None, bytes]] = []
         for w, p in alone.items():
-            out += self._records(index, declared, [p], {w: p}, rule, p.refused.get(index, 0))
+            out += self._records(index, declared, [p], {w: p}, self._rank[w], p.refused.get(index, 0))
         for rank in sorted({self._rank[w] for w in own}):
             rest = {w: p for w, p in own.items() if w not in alone and self._rank[w] == rank}
-            out += self._records(index, declared, list(rest.values()), rest, rule, 0)
+            out += self._records(index, declared, list(rest.values()), rest, rank, 0)
         return out
 
     def _records(
-        self, index: int, declared: Map, held: list[_Part], who: dict[int, _Part], rule: Rule | None, refused: int
+        self, index: int, declared: Map, held: list[_Part], who: dict[int, _Part], rank: int, refused: int
     ) -> list[tuple[int | None, bytes]]:
         found = together(declared, (p.maps[index] for p in held if index in p.maps))
         if not found and not refused:
             return []
-        keys, values = found.entries(rule)
+        keys, values = found.entries(self._rules[index])
         begin, end = min(p.t_begin for p in who.values()), max(p.t_end for p in who.values())
         coverage = np.sum([p.coverage for p in who.values()], axis=0)
         worker = next(iter(who)) if len(who) == 1 and self.workers > 1 and not declared.shared else None
-        rank = 0 if declared.shared else self._rank[next(iter(who))]
         span = self._span(index, rank, worker, len(who), begin, end, coverage, refused)
         return [(worker, record) for record in encode(span, declared, keys, values, self._limit)]
 
@@ -151,8 +155,11 @@ class Exports:
         if declared.indexed:
             there = values.any(axis=1)
             keys, values = keys[there], values[there]
-        worker, workers = (None, self.workers) if s.worker == SHARED else (s.worker, 1)
-        rank = 0 if worker is None else self._rank[worker]
+        if s.worker in self._shared:
+            worker, rank = None, s.worker - SHARED
+            workers = self._rank.count(rank)
+        else:
+            worker, rank, workers = s.worker, self._rank[s.worker], 1
         span = self._span(index, rank, worker, workers, s.t_begin, s.t_end, s.coverage, 0, state=True)
         self._state += [(worker, record) for record in encode(span, declared, keys, values, self._limit)]
 

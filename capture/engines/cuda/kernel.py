@@ -143,7 +143,8 @@ class Megakernel:
             if workers > self.monitor_count * sizes.watched:
                 least = -(-workers // sizes.watched)
                 raise Usage("cannot start the cuda engine", f"monitor_blocks={self.monitor_count}", f"{least} at least")
-            self._monitors = MonitorMemory(self.cupy, sizes, self.monitor_count, self.blocks, workers, arena)
+            ranks = self.settings.model.ranks
+            self._monitors = MonitorMemory(self.cupy, sizes, self.monitor_count, self.blocks, workers, ranks, arena)
         return self._monitors
 
     def perturbation(self) -> dict[str, Any]:

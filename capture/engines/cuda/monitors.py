@@ -75,18 +75,20 @@ class Sizes(NamedTuple):
 
 
 class MonitorMemory:
-    """Allocated before a launch. blocks, workers: of the kernel. arena: bytes for the maps of all programs.
+    """Allocated before a launch. blocks, workers, ranks: of the kernel. arena: bytes for the maps of all programs.
 
     words: [monitors, MonitorWord.WORDS], and exports: [monitors, words of a buffer], both shared with the device.
     """
 
-    def __init__(self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, workers: int, arena: int) -> None:
+    def __init__(
+        self, cupy: Any, sizes: Sizes, monitors: int, blocks: int, workers: int, ranks: int, arena: int
+    ) -> None:
         self.sizes, self.monitors, self._workers = sizes, monitors, workers
         self._arrays = {
             "hook_queues": cupy.zeros(blocks * sizes.queues, np.uint8),
             "programs": cupy.zeros(sizes.programs, np.uint8),
             "running": cupy.zeros(monitors * sizes.places * sizes.running, np.uint8),
-            "books": cupy.zeros(sizes.places * (workers + 1) * sizes.book, np.uint8),
+            "books": cupy.zeros(sizes.places * (workers + ranks) * sizes.book, np.uint8),
             "deep": cupy.zeros(monitors * sizes.deep, np.uint8),
             "progress": cupy.zeros(monitors * 128, np.uint8),
         }

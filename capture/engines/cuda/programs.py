@@ -72,7 +72,7 @@ class Programs:
     ) -> None:
         """rank: of each worker."""
         self._sink, self._memory, self._host, self._t, self._rank = sink, memory, host, now, rank
-        self._exported, self._workers = layout.exported, layout.workers
+        self._exported, self._workers, self._ranks = layout.exported, layout.workers, layout.ranks
         self._epoch_ns, self._slots = layout.epoch_ns, layout.program_slots
         self._exporting = Exporting(sink, memory)
         self._placed = self._exporting.placed
@@ -218,7 +218,7 @@ class Programs:
             raise Unfit(Code.FAILED, f"{no.what}: {no.why}") from None
         if rendered.nbytes > CODE_BYTES:
             raise Unfit(Code.FAILED, f"it takes {rendered.nbytes} bytes on the device, which has {CODE_BYTES}")
-        words = vmcode.arena(verdict.program.maps).bytes(self._workers) // 8
+        words = vmcode.arena(verdict.program.maps).bytes(self._workers, self._ranks) // 8
         try:
             place, arena = self._allocate(words)
         except Full:

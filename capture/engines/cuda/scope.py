@@ -84,7 +84,7 @@ class Scope:
         sizes, workers = Sizes.of(cupy, module), roles * blocks
         self.monitors = -(-workers // min(WATCHED, sizes.watched)) if self._blocks_of_its_own else blocks
         self._host = HostWords(cupy, 1)
-        self._memory = MonitorMemory(cupy, sizes, self.monitors, blocks, workers, int(arena_mb * 1e6))
+        self._memory = MonitorMemory(cupy, sizes, self.monitors, blocks, workers, ranks, int(arena_mb * 1e6))
         self._orders = cupy.zeros(len(ORDER_LINES) * LINE_BYTES // 4, np.uint32)
         device = cupy.cuda.Device(0)
         clock = cupy.RawModule(path=str(compiled("clock.cu", f"sm_{device.compute_capability}", Hooks.QUEUE)))

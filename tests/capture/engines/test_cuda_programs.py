@@ -12,6 +12,7 @@ import pytest
 
 from megascope.capture.engines.cuda import exporting
 from megascope.capture.engines.cuda import programs as device_programs
+from megascope.capture.engines.cuda.exports import SHARED
 from megascope.capture.engines.cuda.monitors import CELL, CELLS, CODE_BYTES, ChangeWord, MonitorWord
 from megascope.capture.engines.cuda.parameters import HOST_CHANGE
 from megascope.capture.engines.cuda.programs import Programs
@@ -81,7 +82,7 @@ class Rig:
         )
         self.exports: list[np.ndarray] = []
         self.host = SimpleNamespace(words=np.zeros(HOST_CHANGE + 32, np.uint64))
-        layout = SimpleNamespace(exported=0x1FFE, workers=WORKERS, epoch_ns=10**6, program_slots=4)
+        layout = SimpleNamespace(exported=0x1FFE, workers=WORKERS, ranks=1, epoch_ns=10**6, program_slots=4)
         memory: Any = self.memory
         host: Any = self.host
         sink: Any = self.sink
@@ -112,7 +113,7 @@ class Rig:
 
     def leave(self, place: int, program: int) -> None:
         """All workers, and the shared part, tell that nothing more comes of it."""
-        who = (*range(WORKERS), 0xFFFF_FFFF)
+        who = (*range(WORKERS), SHARED)
         one = [[HEADER | place << 32 | SliceOf.LEFT << 40, program | w << 32, *[0] * (HEADER - 2)] for w in who]
         self.exports.append(np.array(one, np.uint64).reshape(-1))
 

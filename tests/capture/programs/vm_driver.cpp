@@ -23,9 +23,9 @@ namespace {
 enum Command : u64 { ATTACH = 1, RUN, CLOSE, ENTRIES, FEED, STATE, RAW, THREADS, TAKE };
 constexpr u64 SHARED_PART = ~0ull;
 
-/// No worker's monitor is gone.
-struct Nobody {
-  MS_DEVICE bool operator()(u32) const { return false; }
+/// Every worker's monitor runs.
+struct Everybody {
+  MS_DEVICE bool operator()(u32) const { return true; }
 };
 
 #ifdef __CUDACC__
@@ -160,13 +160,13 @@ struct Session {
       u32 *out = sound.at, count = workers;
       launch(
           1, ON_DEVICE(VmScratch&, u32) {
-            const bool fine = vm_check(w, n, room, count);
+            const bool fine = vm_check(w, n, room, count, 1);
             MS_LANES(lane) if (lane == 0)* out = fine;
           });
     }
     if (!sound.words(1)[0]) return {0};
     const VmHeader* header = reinterpret_cast<const VmHeader*>(words.at);
-    attached = {header, arena.at, in[1], in[2], workers, 1u << in[3]};
+    attached = {header, arena.at, in[1], in[2], workers, 1, 1u << in[3]};
     VmHeader copied;
     copy(static_cast<void*>(&copied), header, sizeof copied);
     shared_words = copied.shared_words, worker_words = copied.worker_words;
@@ -177,7 +177,7 @@ struct Session {
       launch(
           1, ON_DEVICE(VmScratch&, u32) {
             u64 from = 0;
-            while (!vm_prepare(a, p, w == 0, from, slice)) {
+            while (!vm_prepare(a, p, w == 0, 0, from, slice)) {
             }
           });
     }
@@ -211,7 +211,7 @@ struct Session {
           1, ON_DEVICE(VmScratch&, u32) {
             vm_close(a, p, shared);
             for (u32 w = 0; shared && w < n; w++) vm_follow(a, a.part(w));
-            const bool all = vm_followed(a, Nobody());
+            const bool all = vm_followed(a, 0, Everybody());
             MS_LANES(lane) if (lane == 0)* out = all;
           });
       if (!followed.words(1)[0]) abort();

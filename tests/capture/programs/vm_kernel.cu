@@ -6,9 +6,9 @@
 
 using namespace ms;
 
-/// No worker's monitor is gone.
-struct Nobody {
-  MS_DEVICE bool operator()(u32) const { return false; }
+/// Every worker's monitor runs.
+struct Everybody {
+  MS_DEVICE bool operator()(u32) const { return true; }
 };
 
 extern "C" __global__ void __launch_bounds__(192, 1)
@@ -26,16 +26,16 @@ extern "C" __global__ void __launch_bounds__(192, 1)
 
 extern "C" __global__ void __launch_bounds__(192, 1)
     vm_kernel_check(const u64* words, u64 n, u64 arena, u32 workers, u32* out) {
-  const bool sound = vm_check(words, n, arena, workers);
+  const bool sound = vm_check(words, n, arena, workers, 1);
   MS_LANES(lane) if (lane == 0)* out = sound;
 }
 
 extern "C" __global__ void __launch_bounds__(192, 1) vm_kernel_epoch(VmAttached a, u64* cursor, u64* out, u32* used) {
   u64* part = a.part(blockIdx.x);
   u64 from = *cursor;
-  if (!vm_prepare(a, part, false, from, 4096)) return;
+  if (!vm_prepare(a, part, false, 0, from, 4096)) return;
   vm_feed(a, part, 0, 0, 1, 2);
   vm_close(a, part, false);
   vm_follow(a, part);
-  if (vm_followed(a, Nobody())) *used = vm_export(a, part, false, out, 4096);
+  if (vm_followed(a, 0, Everybody())) *used = vm_export(a, part, false, out, 4096);
 }
