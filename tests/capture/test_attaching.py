@@ -410,7 +410,7 @@ def test_a_request_that_somebody_scribbled_is_answered_and_the_next_one_works(id
                 noise = head + struct.pack("<I", zlib.crc32(head))
             segment.poke(lay.requests_offset, noise)
             segment.poke(lay.requests_offset + Requests.COMMIT, bytes([commit + 1 & 0xFF]))
-            until = time.monotonic() + 20
+            until = time.monotonic() + 90
             while True:
                 said = attaching.slots.answer(segment)
                 if said.number & 0xFF == commit + 1 & 0xFF:

@@ -119,7 +119,7 @@ def test_attached_a_hundred_times(cuda: Any, segment_path: Path) -> None:
                 a.detach(1 + i % 4)
                 a.drain()
             print("attach, ms: median", np.median(a.took_ms), "max", max(a.took_ms))
-            until = time.monotonic() + 20
+            until = time.monotonic() + 90
             while e.programs.in_use and time.monotonic() < until:
                 a.drain()
                 time.sleep(0.01)

@@ -88,7 +88,7 @@ def attach_and_count(a: Attacher, program: Program) -> int:
     return number
 
 
-def until(true: Any, a: Attacher | None = None, seconds: float = 30) -> None:
+def until(true: Any, a: Attacher | None = None, seconds: float = 120) -> None:
     begin = time.monotonic()
     while not true():
         assert time.monotonic() - begin < seconds

@@ -29,7 +29,7 @@ class Asked:
 
     def answer(self) -> Posted:
         """The next that is posted."""
-        return self.posted.get(timeout=20)
+        return self.posted.get(timeout=90)
 
     def nothing_more(self) -> bool:
         """Whether nothing is posted any more."""
