@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from . import derived, identities, manifest, parquet, retention, spool
@@ -15,7 +16,7 @@ from .errors import Refused
 from .litter import litter, unsound
 from .reader import Part, Trace
 from .sequence import Keys, Once
-from .tables import EVENTS, KEPT_TABLES
+from .tables import EVENTS, KEPT_TABLES, LOSS
 
 REPAIRED = "repaired"
 """Reason of the end record that repair writes where the recorder left none."""
@@ -209,6 +210,7 @@ class _Checking:
         whole = {n: pa.concat_tables([parquet.BY_NAME[n].schema.empty_table(), *t]) for n, t in self.summaries.items()}
         for stream, what in identities.unequal_rows(whole["intervals"], whole["coverage"]):
             self.report.add("damaged", stream, what, "report it: the engine's or the recorder's counting is wrong")
+        self._check_gone(whole["loss"])
         for a, b, rows in self.once.twice():
             self.report.add("damaged", a, f"{rows} rows of it are in {b} too")
         if self.trace.state == "sealed" and all(f.severity != "damaged" for f in self.report.findings):
@@ -217,6 +219,11 @@ class _Checking:
                 # Of what a killed recorder had taken last, the coverage may have been still to come.
                 repaired = (self.trace.manifest["end"] or {}).get("reason") == REPAIRED
                 self.report.add("info" if repaired else wrong[0], EVENTS.name, wrong[1])
+
+    def _check_gone(self, losses: pa.Table) -> None:
+        """What was in the trace and no repair brings back, since only a copy has it."""
+        for row in losses.filter(pc.equal(losses["kind"], "part_unreadable")).to_pylist():
+            self.report.add("degraded", LOSS.name, f"{row['count']} rows are gone: {row['detail']}", "restore a copy")
 
     def _by_slot(self, coverage: pa.Table) -> pa.Table:
         """Coverage with programs numbered as the bits of `by` are: from 1."""
