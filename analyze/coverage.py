@@ -1,8 +1,8 @@
 """What an answer stands for: a line per view that was read, with its selection, its coverage and its losses.
 
 Counts are of the whole trace and of closed intervals. Of open ones, cut short by a death, only what was observed is
-told: how much was eligible there is not known. Percentages are rounded down, so that 100 % means that nothing is
-missing.
+told: how much was eligible there is not known; nor is it behind the last cut of a trace whose recorder was killed.
+Percentages are rounded down, so that 100 % means that nothing is missing; rows that cannot be read are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import duckdb
 from ..store.loss import LOSS_BY_NAME
 from .catalogue import View
 from .inputs import Inputs
-from .missing import after_the_ring, event_rows
+from .missing import Account, account, after_the_ring, event_rows, recorder_of
 from .text import printable
 
 _STATE = {"recording": "trace still being recorded", "unsealed": "trace unsealed"}
@@ -65,6 +65,8 @@ class Coverage:
         if self._inputs.unverified_bytes:
             size = f"{self._inputs.unverified_bytes / 1e6:,.0f} MB"
             notes = [*notes, f"checksums of {size} were not compared; megascope check does"]
+        if any({"rows", "pairs"} & set(view.coverage) for view in views):
+            notes = [*notes, *self._maps_alone]
         return told + [printable(f"trace: {note}") for note in notes] if told else []
 
     def _view(self, view: View) -> Iterator[str]:
@@ -73,18 +75,14 @@ class Coverage:
 
     def _of_kind(self, view: View, kind: str) -> Iterator[str]:
         match kind:
-            case "rows":
+            case "rows" | "pairs":
+                if self._no_rows:
+                    yield self._line(view, [f"no rows: {self._no_rows}"])
+                    return
                 for program in self._emitters:
-                    yield self._line(view, self._rows(program))
-            case "pairs":
-                for program in self._emitters:
-                    yield self._line(
-                        view,
-                        [
-                            *self._rows(program),
-                            *(self._unpaired(read) for read in view.reads if read in ("tasks", "waits")),
-                        ],
-                    )
+                    pairs = view.reads if kind == "pairs" else ()
+                    unpaired = [self._unpaired(read) for read in pairs if read in ("tasks", "waits")]
+                    yield self._line(view, [*self._rows(program, view), *unpaired])
             case "intervals":
                 yield self._line(view, [self._open(view.name)])
             case "maps":
@@ -105,34 +103,92 @@ class Coverage:
         some = [p for p in programs if any(flow.get((p["program"], c), {}).get("emitted") for c in (True, False))]
         return [p for p in programs if p in some or p["selection"] == "all"] or [*programs] or [None]
 
+    @cached_property
+    def _no_rows(self) -> str:
+        """Why there are no events, and what answers instead, where programs were to fill maps and emitted nothing."""
+        programs, flow = self._trace.manifest["programs"], self._flow
+        if not flow or self._event_rows or self._inputs.unreadable("events") or self._inputs.unreadable("coverage"):
+            return ""
+        if any(p["selection"] == "all" for p in programs) or any(f["emitted"] for f in flow.values()):
+            return ""
+        names = ", ".join(p["name"] for p in programs)
+        return f"{names} emitted none; what their maps held is the answer" + (
+            ", in " + ", ".join(self._trace.maps) if self._trace.maps else ""
+        )
+
+    @property
+    def _maps_alone(self) -> list[str]:
+        """Of which programs a trace without a recorder has maps and no rows, where others emitted some."""
+        programs: list[dict[str, Any]] = self._trace.manifest["programs"]
+        if self._no_rows or recorder_of(self._trace) is not None or not self._trace.maps:
+            return []
+        emitters = self._emitters
+        some = ", ".join(p["name"] for p in programs if p in emitters)
+        others = ", ".join(p["name"] for p in programs if p not in emitters)
+        return [f"no rows but those of {some}: what the maps of {others} held is the answer"] if some and others else []
+
     def _line(self, view: View, parts: Iterable[str]) -> str:
         state = _STATE.get(self._trace.state)
+        lost = [(sum(part.rows for part in self._inputs.unreadable(name)), name) for name in self._streams_of(view)]
+        parts = [*parts, *(f"damaged: {rows:,} rows of {name} cannot be read" for rows, name in lost if rows)]
         damaged = [f"damaged: {x.kind} {x.count:,} {x.unit}" for x in self._losses if x.severity == "damaged"]
         told = [p for p in parts if p] + damaged + ([state] if state else [])
         return printable(f"{view.name}: {' · '.join(told)}")
 
-    def _rows(self, program: dict[str, Any] | None) -> Iterator[str]:
-        """Selection, coverage and what else is to be said of one program's rows."""
+    def _streams_of(self, view: View) -> list[str]:
+        """What the view reads that can be incomplete for itself; whatever it reads, it stands on the events."""
+        named = [name for name in view.reads if name in self._inputs.streams]
+        events = ["events"] if {"rows", "pairs"} & set(view.coverage) else []
+        return list(dict.fromkeys([*events, *named]))
+
+    def _rows(self, program: dict[str, Any] | None, view: View) -> Iterator[str]:
+        """Selection, coverage and what else is to be said of one program's rows in a view."""
         selection = program["selection"] if program else "unknown"
         whole = selection == "all"
         yield f"selection {selection}" + ("" if whole or not program else ": rows are no population")
         closed = self._flow.get((program["program"], True)) if program else None
         still_open = self._flow.get((program["program"], False)) if program else None
-        after = sum(x.count for x in self._after_the_ring) if whole else 0
-        if closed is None:
+        found = self._account if program and program["program"] == recorder_of(self._trace) else None
+        uncounted = [name for name in ("coverage", "loss") if self._inputs.unreadable(name)]
+        if uncounted:
+            yield f"coverage unknown: rows of {' and '.join(uncounted)} cannot be read"
+        elif closed is None:
             yield "coverage unknown: no interval was closed"
         elif closed["eligible"] == 0:
             yield "coverage: nothing was eligible"
         else:
-            kept = max(closed["written"] - after, 0) if whole else closed["observed"]
-            yield f"coverage {percent(kept, closed['eligible'])} of the whole trace ({self._flow_text(closed, whole)})"
-            missing = closed["written"] - after - self._event_rows
-            if whole and missing > 0:
-                yield f"damaged: {missing:,} rows were written, are not in the trace and in no count of loss"
+            unreadable = sum(part.rows for part in self._inputs.unreadable("events"))
+            kept = closed["observed"]
+            if whole:
+                after = sum(x.count for x in self._after_the_ring)
+                kept = closed["written"] - after
+            kept -= unreadable + (found.unaccounted if found else 0)
+            share = percent(*self._readable(view, max(kept, 0), closed["eligible"]))
+            of = "closed intervals" if still_open or (found and found.open_from is not None) else "the whole trace"
+            yield f"coverage {share} of {of} ({self._flow_text(closed, whole, unreadable)})"
+            if found and found.unaccounted:
+                yield f"damaged: {found.unaccounted:,} rows were written, are not in the trace and in no count of loss"
         if still_open is not None:
             yield f"{still_open['rows']:,} open intervals apart: observed {still_open['observed']:,}, eligible unknown"
+        if found and found.open_from is not None and (found.behind or still_open is None):
+            yield self._behind(found)
 
-    def _flow_text(self, flow: dict[str, int], whole: bool) -> str:
+    def _behind(self, found: Account) -> str:
+        if not found.behind:
+            return "what came after the last cut is in no closed interval: what is missing there is not known"
+        return f"{found.behind:,} rows lie in intervals that nobody closed: what is missing there is not known"
+
+    def _readable(self, view: View, kept: int, whole: int) -> tuple[int, int]:
+        """A share as (part, whole), less what cannot be read of the other streams that the view puts together."""
+        for name in self._streams_of(view):
+            if name == "events" or not (lost := sum(part.rows for part in self._inputs.unreadable(name))):
+                continue
+            there = sum(part.rows for part in self._inputs.parts(name)) + self._inputs.tail(name).num_rows
+            # Nobody knows whether the same rows are missing twice: all of both are.
+            kept, whole = max(kept * (there + lost) - lost * whole, 0), whole * (there + lost)
+        return kept, whole
+
+    def _flow_text(self, flow: dict[str, int], whole: bool, unreadable: int = 0) -> str:
         out = f"observed {flow['observed']:,} of {flow['eligible']:,} eligible; "
         out += f"lost {flow['lost']:,} in worker queues, {flow['ring_lost']:,} in the ring"
         for key, text in (
@@ -144,7 +200,7 @@ class Coverage:
                 out += f", {flow[key]:,} {text}"
         if whole:
             out += "".join(f", {x.count:,} {x.kind}" for x in self._after_the_ring)
-        return out
+        return out + (f", {unreadable:,} in parts that cannot be read" if unreadable else "")
 
     def _of_map(self, stream: str) -> Iterator[list[str]]:
         """For each program whose map it is: what it observed while it was attached, and what the map refused."""
@@ -157,12 +213,14 @@ class Coverage:
             name = programs.get(program, {}).get("name", "unknown")
             parts = [f"{count:,} rows of program {name} ({program})"]
             closed = self._flow.get((program, True))
-            if closed is None or not closed["eligible"]:
+            if self._inputs.unreadable("coverage") or self._inputs.unreadable(stream):
+                parts.append("coverage unknown: rows cannot be read")
+            elif closed is None or not closed["eligible"]:
                 parts.append("coverage unknown: no interval was closed")
             else:
                 share = percent(closed["observed"], closed["eligible"])
                 parts.append(f"coverage {share} while it was attached ({self._flow_text(closed, False)})")
-            if (program, False) in self._flow:
+            if (program, False) in self._flow or self._account.open_from is not None:
                 parts.append("its last interval is open: eligible unknown there")
             if full:
                 parts.append(f"map_full {full:,} in all maps")
@@ -173,6 +231,8 @@ class Coverage:
         closed, still_open = self._con.execute(
             f"SELECT count(*) FILTER (WHERE closed), count(*) FILTER (WHERE NOT closed) FROM stored_{stream}"
         ).fetchall()[0]
+        if not still_open and self._account.open_from is not None:
+            return f"{closed:,} rows, all closed; what came after the last cut is in none of them"
         if not still_open:
             return f"{closed:,} rows, all closed"
         return f"{closed:,} rows closed, {still_open:,} open: nothing is claimed of what was eligible there"
@@ -207,6 +267,10 @@ class Coverage:
         names = [column[0] for column in rows.description or ()]
         found = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
         return {(row["program"], row["closed"]): row for row in found}
+
+    @cached_property
+    def _account(self) -> Account:
+        return account(self._con, self._inputs)
 
     @cached_property
     def _event_rows(self) -> int:

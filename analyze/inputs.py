@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ..store import loss, tables
+from ..store import derived, loss, parquet, tables
 from ..store.reader import Part, Trace
 from .catalogue import views
 from .window import WHOLE, Window
@@ -31,15 +32,25 @@ _ARROW: dict[str, pa.DataType] = {
 }
 
 
+class Gone(NamedTuple):
+    """`rows` rows from `t_min` to `t_max` (ns; None: not known) that the trace names and cannot give."""
+
+    rows: int
+    t_min: int | None
+    t_max: int | None
+
+
 class Inputs:
     """A trace as `stored_<name>` relations and lookups, on as many connections as ask for them."""
 
     def __init__(self, trace: Trace) -> None:
         """Nothing is read yet."""
         self.trace = trace
-        self._streams = _STREAMS | trace.maps
+        self.streams = _STREAMS | trace.maps
+        """Every stream and derived table, by name."""
         self._tails: dict[str, pa.Table] = {}
         self._trusted: dict[Path, int] = {}
+        self._lost_span: tuple[int, int] | Literal[False] | None = False
 
     @property
     def unverified_bytes(self) -> int:
@@ -49,7 +60,7 @@ class Inputs:
     @property
     def files(self) -> list[str]:
         """Every file that DuckDB may open for this trace, absolute."""
-        return [str(part.path.absolute()) for name in self._streams for part in self.trace.parts(name)]
+        return [str(part.path.absolute()) for name in self.streams for part in self.trace.parts(name)]
 
     def tail(self, stream: str) -> pa.Table:
         """Rows that are in the spool only, and of tasks, waits and tiles what no sealed part has yet."""
@@ -76,6 +87,16 @@ class Inputs:
                 sound |= {p.path for p in self.trace.verified(stream, part.t_min, part.t_max)}
         return [part for part in parts if part.path in sound]
 
+    def unreadable(self, stream: str) -> list[Gone]:
+        """What the trace says it holds of a stream, or of a derived table, and cannot be read."""
+        sound = {part.path.name for part in self.parts(stream)}
+        entries = derived.parts_of(self.trace.manifest, stream)
+        out = [Gone(e["rows"], e["t_min"], e["t_max"]) for e in entries if e["file"] not in sound]
+        if spooled := sum(f.rows for f in self.trace.spooled(stream)):
+            lost = spooled - int(self.tail(stream).num_rows)
+            out += [Gone(lost, None, None)] if lost > 0 else []
+        return out
+
     def _overlapping(self, stream: str, window: Window) -> list[Part]:
         parts = self.trace.parts(stream)
         # A wait that had not ended lasts, but the times of its part do not say so. It is in the last one.
@@ -87,13 +108,41 @@ class Inputs:
         return self._overlapping(stream, window) == self._overlapping(stream, other)
 
     def span(self) -> tuple[int, int] | None:
-        """Device times [begin, end) of all events that can be read, in ns; None without any."""
-        times = [(p.t_min, p.t_max) for p in self.trace.parts("events") if p.t_min is not None and p.t_max is not None]
+        """Device times [begin, end) of all events, in ns; None without a trace of any.
+
+        Of events that are here no more the manifest, the tasks and the rows of `loss` say when they were; of programs
+        that recorded none, the intervals do.
+        """
+        events = _times(self.trace.manifest, "events")
         tail = self.tail("events")
         if tail.num_rows:
             t = tail["t"].to_numpy()
-            times.append((int(t.min()), int(t.max())))
-        return (min(t for t, _ in times), max(t for _, t in times) + 1) if times else None
+            events.append((int(t.min()), int(t.max())))
+        if not events:
+            events = [*_times(self.trace.manifest, "tasks"), *_times(self.trace.manifest, "waits")]
+        if lost := self._lost_events():
+            events.append(lost)
+        if not events:
+            events = [x for name in ("intervals", "coverage") for x in self._stretches(name)]
+        return (min(t for t, _ in events), max(t for _, t in events) + 1) if events else None
+
+    def _lost_events(self) -> tuple[int, int] | None:
+        """First and last device time (ns) of events whose parts repair has put aside."""
+        if self._lost_span is False:
+            folder, found = f"{parquet.folder_of('events')}/", list[tuple[int, int]]()
+            for row in self._rows("loss", ("kind", "detail", "t_begin", "t_end")):
+                if row["kind"] == "part_unreadable" and str(row["detail"]).startswith(folder):
+                    found += [(row["t_begin"], row["t_end"])] if None not in (row["t_begin"], row["t_end"]) else []
+            self._lost_span = (min(t for t, _ in found), max(t for _, t in found)) if found else None
+        return self._lost_span or None
+
+    def _stretches(self, stream: str) -> list[tuple[int, int]]:
+        return [(r["t_begin"], r["t_end"] - 1) for r in self._rows(stream, ("t_begin", "t_end")) if r["t_end"]]
+
+    def _rows(self, stream: str, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+        """The readable rows of a small stream."""
+        read = [pq.read_table(part.path, columns=list(columns)) for part in self.parts(stream)]
+        return [row for table in (*read, self.tail(stream).select(columns)) for row in table.to_pylist()]
 
     def store(
         self, con: duckdb.DuckDBPyConnection, name: str, window: Window = WHOLE, *, parts: Window | None = None
@@ -103,8 +152,8 @@ class Inputs:
         `name` is a stream, a side table, programs, hooks, loss_kinds, trace, flow, gone, clock or window. Raises
         duckdb.Error for a part that cannot be read, and what Trace raises for damaged files.
         """
-        if name in self._streams:
-            self._store_stream(con, self._streams[name], window, window if parts is None else parts)
+        if name in self.streams:
+            self._store_stream(con, self.streams[name], window, window if parts is None else parts)
             return
         manifest = self.trace.manifest
         if name in _KEPT_TABLES:
@@ -167,6 +216,28 @@ class Inputs:
         }
         schema = pa.schema([pa.field(c.name, _ARROW[c.type]) for c in views()["trace"].columns])
         return pa.Table.from_pylist([row], schema=schema)
+
+
+SERVING = "serving"
+_SERVING_SQL = """
+    SELECT hook, request, step, t, since_ns, flags, aux & 4294967295 AS state FROM stored_events WHERE hook IN (10, 11)
+"""
+
+
+def store_serving(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> None:
+    """Make `stored_serving` on `con`: the request and step events of the whole trace, read with `aside`.
+
+    When a request was admitted and when a step began is so in whatever window one looks at it. Raises duckdb.Error and
+    what Trace raises for parts that cannot be read.
+    """
+    inputs.store(aside, "events")
+    con.register(f"stored_{SERVING}", aside.sql(_SERVING_SQL).to_arrow_table())
+
+
+def _times(manifest: dict[str, Any], stream: str) -> list[tuple[int, int]]:
+    """First and last device time (ns) of each sealed part of a stream, whether it can be read or not."""
+    times = ((e["t_min"], e["t_max"]) for e in derived.parts_of(manifest, stream))
+    return [(first, last) for first, last in times if first is not None and last is not None]
 
 
 def _declared(name: str, exported: set[str]) -> pa.Table:

@@ -42,13 +42,13 @@ def set_constants(con: duckdb.DuckDBPyConnection) -> None:
     _set(con, "request_states", list(tables.REQUEST_STATES), "VARCHAR[]")
 
 
-def set_window(con: duckdb.DuckDBPyConnection, window: Window, span: tuple[int, int] | None) -> None:
-    """What the macros say of the window; span: [begin, end) of the trace, ns."""
-    begin, end = span or (None, None)
+def set_window(con: duckdb.DuckDBPyConnection, window: Window, ends: tuple[int | None, int | None]) -> None:
+    """What the macros say of the window; ends: [begin, end) of what is seen through it, ns."""
+    begin, end = ends
     _set(con, "window_from", window.begin, "BIGINT")
     _set(con, "window_to", window.last, "BIGINT")
-    _set(con, "window_begin", begin if window.begin is None else window.begin, "BIGINT")
-    _set(con, "window_end", end if window.end is None else window.end, "BIGINT")
+    _set(con, "window_begin", begin, "BIGINT")
+    _set(con, "window_end", end, "BIGINT")
 
 
 def set_derived_selection(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> None:

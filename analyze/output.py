@@ -102,6 +102,8 @@ def check_free(path: Path, force: bool) -> None:
         raise Refused(what, "it is a directory", "name a file in it")
     if not path.parent.is_dir():
         raise Refused(what, f"there is no directory {path.parent}", "create it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise Refused(what, f"the directory {path.parent} may not be written to", "choose another")
     if not force and os.path.lexists(path):
         raise Refused(what, "it exists", "give another name or --force")
 

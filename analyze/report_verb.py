@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..store import arguments
 from ..store.errors import Exit, Refused, Usage
+from .formats import format_asked
 
 if TYPE_CHECKING:
     from .report import Answer
     from .session import Session
 
 FORMATS = ("text", "json", "parquet")
+ENDINGS = {".txt": "text", ".json": "json", ".parquet": "parquet"}
+"""A report's file by its ending. It is no list of rows alone: csv would lose what they stand for."""
 
 
 class Report:
@@ -37,9 +41,9 @@ class Report:
         parser.add_argument("-f", "--format", choices=FORMATS, help="default: by -o's ending, else text")
         parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the report to FILE")
         parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
-        parser.add_argument("--limit", type=_rows, metavar="ROWS", help="at most so many rows; text: 40")
+        parser.add_argument("--limit", type=arguments.rows, metavar="ROWS", help="at most so many rows; text: 40")
         parser.add_argument("--sql", action="store_true", help="print the query instead of running it")
-        parser.add_argument("--threads", type=int, metavar="N", help="default: one per core")
+        parser.add_argument("--threads", type=arguments.threads, metavar="N", help="default: one per core")
         parser.add_argument("--memory", metavar="SIZE", help="memory before spilling to disk; default: half of it all")
 
     @staticmethod
@@ -49,8 +53,9 @@ class Report:
         from .report import ask, report_named
         from .session import Session
 
+        _in_order(args)
         chosen = report_named(args.report)
-        form = args.format or _form_of(args.output)
+        form = args.format or format_asked(args.output, ENDINGS, "text")
         if args.sql:
             print(chosen.sql)
             return Exit.DONE
@@ -72,6 +77,19 @@ class Report:
             out.write(content)
         print(f"wrote the report {args.report} to {args.output}", file=sys.stderr)
         return Exit.DONE
+
+
+def _in_order(args: argparse.Namespace) -> None:
+    """Say what is wrong where NAME and TRACE changed places, or one of them is missing."""
+    from .report import reports
+
+    given = Path(args.report)
+    if args.report not in reports() and (given.suffix == ".mscope" or given.is_dir()):
+        name = str(args.trace) if str(args.trace) in reports() else "NAME"
+        todo = f"say megascope report {name} {args.report}"
+        raise Usage(f"cannot report {args.report}", "the report's name comes before the trace", todo)
+    if str(args.trace) in reports() and not args.trace.exists():
+        raise Usage(f"cannot report {args.trace}", "no trace is named", f"say megascope report {args.trace} TRACE")
 
 
 def _look(session: Session, begin: str | None, end: str | None) -> None:
@@ -97,15 +115,3 @@ def _rendered(answer: Answer, form: str, limit: int | None) -> bytes:
         return report_json(answer, limit=limit).encode()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return report_text(answer, limit=limit, width=width).encode()
-
-
-def _form_of(path: Path | None) -> str:
-    endings = {".json": "json", ".parquet": "parquet"}
-    return endings.get(path.suffix.lower(), "text") if path else "text"
-
-
-def _rows(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -25,9 +24,11 @@ import duckdb
 
 from ..store.errors import MegascopeError, Refused, Usage
 from ..store.reader import Trace
+from ..store.scratch import Scratch
 from .catalogue import views
 from .coverage import Coverage
-from .inputs import Inputs
+from .extent import ends_of, extent
+from .inputs import SERVING, Inputs, store_serving
 from .lookups import set_constants, set_derived_selection, set_variables, set_window
 from .macro import macros
 from .map_views import SCHEMA, map_views, quoted
@@ -65,11 +66,11 @@ class Session:
         self._stored: dict[str, Window] = {}
         self._window = self._event_parts = WHOLE
         self._lent = False
-        self._scratch = Path(tempfile.mkdtemp(prefix="megascope-"))
+        self._scratch = Scratch("sql")
         try:
             self._con = self._connect(threads, memory_limit)
         except BaseException:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.remove()
             raise
         # Parsing and coverage run beside an unfinished result, which a second query on one connection would end.
         self._aside = self._con.cursor()
@@ -90,7 +91,8 @@ class Session:
         threads: default one per core that this process may use. memory_limit: DuckDB's notation ("2GB"), default half
         of the machine's memory; beyond it DuckDB spills to a private temporary directory, up to 16 GiB or half of what
         is free there. allow_files: SQL may read files too; it still cannot write.
-        Raises Refused for a trace that cannot be opened, Usage for a limit that is no limit.
+        Raises Refused for a trace that cannot be opened, Usage for a limit that is no limit, MegascopeError where there
+        is no temporary directory.
         """
         return cls(Trace.open(path), threads=threads, memory_limit=memory_limit, allow_files=allow_files)
 
@@ -107,7 +109,7 @@ class Session:
         self._aside.close()
         self._con.close()
         self.trace.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.remove()
 
     def interrupt(self) -> None:
         """End the query that runs, from any thread: whoever waits for it gets MegascopeError.
@@ -143,24 +145,30 @@ class Session:
 
         Every view then has the rows that overlap it, and what it counts is counted of those; side tables, `now` and
         `trace` stay whole, and so does what `coverage_lines` says. Parts without such rows are not even opened.
-        Raises Usage for a window that ends before it begins, and MegascopeError for parts that cannot be read.
+        Raises Usage for a window that ends before it begins or lies outside the trace, and MegascopeError for parts
+        that cannot be read.
         """
         if begin is not None and end is not None and end <= begin:
             raise Usage("cannot look there", f"{begin} to {end} is no stretch of time", "let it end after it begins")
-        self._window = Window(begin, end)
+        window = Window(begin, end)
+        self._check_inside(window)
+        self._window = window
         for name in [name for name, seen in self._stored.items() if seen != self._window and is_timed(name)]:
             self._store(name, self._window)
         self._tell_window()
 
+    @property
+    def views(self) -> list[str]:
+        """The names of all views, also of those of this trace's maps."""
+        return list(self._views)
+
     def span(self) -> tuple[int, int] | None:
-        """Device times [begin, end) of all events of the trace in ns; None without any."""
+        """Device times [begin, end) of all events in ns, of the intervals of a trace without any; None without both."""
         return self._inputs.span()
 
     def looked_at(self) -> tuple[int, int] | None:
         """Device times [begin, end) that the views show, in ns: the window's ends, else the trace's; None without."""
-        span = self._inputs.span()
-        begin = self._window.begin if self._window.begin is not None or span is None else span[0]
-        end = self._window.end if self._window.end is not None or span is None else span[1]
+        begin, end = ends_of(self._inputs, self._window)
         return None if begin is None or end is None else (begin, end)
 
     def touched(self, sql: str) -> list[str]:
@@ -205,13 +213,13 @@ class Session:
         if threads is not None and threads < 1:
             raise Usage("cannot open a session", f"{threads} is no number of threads", "give 1 or more")
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        spill = min(_SPILL_BYTES, shutil.disk_usage(self._scratch).free // 2)
+        spill = min(_SPILL_BYTES, shutil.disk_usage(self._scratch.path).free // 2)
         config: dict[str, str | bool | int | float | list[str]] = {
             "threads": threads or len(os.sched_getaffinity(0)),
             "memory_limit": memory_limit or f"{pages * size // 2}B",
-            "temp_directory": str(self._scratch / "spill"),
+            "temp_directory": str(self._scratch.path / "spill"),
             "max_temp_directory_size": f"{spill}B",
-            "secret_directory": str(self._scratch),
+            "secret_directory": str(self._scratch.path),
             "allow_community_extensions": False,
             "allow_persistent_secrets": False,
             "autoinstall_known_extensions": False,
@@ -281,6 +289,9 @@ class Session:
         if source in ("flow", "gone"):
             store_missing(self._con, self._aside, self._inputs)
             self._stored |= {"flow": WHOLE, "gone": WHOLE}
+        elif source == SERVING:
+            store_serving(self._con, self._aside, self._inputs)
+            self._stored[source] = WHOLE
         elif source == "derivation":
             set_derived_selection(self._con, self._aside, self._inputs)
             self._stored[source] = WHOLE
@@ -306,7 +317,22 @@ class Session:
     def _tell_window(self) -> None:
         """Tell the macros, if any of them was asked."""
         if "window" in self._stored:
-            set_window(self._con, self._window, self._inputs.span())
+            set_window(self._con, self._window, ends_of(self._inputs, self._window))
+
+    def _check_inside(self, window: Window) -> None:
+        """Raise Usage for a window through which nothing of the trace can be seen."""
+        span = self._inputs.span()
+        if span is None or window.overlaps(span[0], span[1] - 1):
+            return
+        first, last = extent(self._inputs) or span
+        if window.overlaps(first, last - 1):
+            return
+        what = "cannot look there"
+        todo = f"the trace goes from {first} to {last} ns, which is {(last - first) / 1e6:,.3f} ms"
+        if window.begin is not None and window.begin >= last:
+            raise Usage(what, f"{window.begin} ns is {(window.begin - last) / 1e6:,.3f} ms after the trace's end", todo)
+        end = window.end if window.end is not None else first
+        raise Usage(what, f"{end} ns is {(first - end) / 1e6:,.3f} ms before the trace begins", todo)
 
     def _unreadable(self, what: str, error: Exception) -> MegascopeError:
         # DuckDB quotes a damaged file's bytes in its errors, which Python then cannot decode.

@@ -10,8 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from ..store import arguments
 from ..store.errors import Exit, Refused, Usage
-from .formats import BINARY, FORMATS, format_of
+from .formats import BINARY, FORMATS, format_asked
 
 TABLE_ROWS = 1000
 """Rows of a table on a terminal, unless --limit says otherwise; files and other formats are whole."""
@@ -35,9 +36,10 @@ class Sql:
         parser.add_argument("-f", "--format", choices=FORMATS, help="default: by -o's ending, else table")
         parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the answer to FILE")
         parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
-        parser.add_argument("--limit", type=_rows, metavar="ROWS", help=f"at most so many rows; table: {TABLE_ROWS}")
-        parser.add_argument("--timeout", type=_seconds, metavar="S", help="give up after S seconds")
-        parser.add_argument("--threads", type=int, metavar="N", help="default: one per core")
+        limit = f"at most so many rows; table: {TABLE_ROWS}"
+        parser.add_argument("--limit", type=arguments.rows, metavar="ROWS", help=limit)
+        parser.add_argument("--timeout", type=arguments.seconds, metavar="S", help="give up after S seconds")
+        parser.add_argument("--threads", type=arguments.threads, metavar="N", help="default: one per core")
         parser.add_argument("--memory", metavar="SIZE", help="memory before spilling to disk; default: half of it all")
         parser.add_argument("--allow-files", action="store_true", help="let the query read files, for your own use")
         parser.add_argument("-q", "--quiet", action="store_true", help="do not print coverage")
@@ -48,7 +50,7 @@ class Sql:
         from .output import check_free, write, write_file
         from .session import Session
 
-        form = args.format or format_of(args.output)
+        form = args.format or format_asked(args.output)
         query = sys.stdin.read() if args.query == "-" else args.query
         if args.output is not None:
             check_free(args.output, args.force)
@@ -117,17 +119,3 @@ def _note(line: str) -> None:
 def _width() -> int | None:
     """The terminal's width; none when the output goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _rows(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise ValueError
-    return value

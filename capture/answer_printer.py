@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..store.errors import MegascopeError
 from .live_line import lasting
 from .programs.language import Query
 from .programs.language.running import HostSide
@@ -160,7 +161,7 @@ class Printer:
             self._last = side.name
             try:
                 self._out(text)
-            except OSError:
+            except (OSError, MegascopeError):
                 # Nobody reads any more; the recording goes on.
                 self._out = lambda _: None
         for line in side.notes():

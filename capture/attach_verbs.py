@@ -32,7 +32,8 @@ def budget(args: argparse.Namespace) -> Limits:
     for part in filter(None, args.budget.split(",")):
         name, _, text = part.partition("=")
         if name not in values or not text.isdecimal() or not 0 < int(text) < UNLIMITED:
-            raise Usage("cannot read --budget", f"{part!r} is neither", "say --budget instructions=1000000,rows=1000")
+            why = f"{part!r} is neither instructions=N nor rows=N"
+            raise Usage("cannot read --budget", why, "say --budget instructions=1000000,rows=1000")
         values[name] = int(text)
     return Limits(**values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..store.errors import MegascopeError, Refused
+from ..store.errors import MegascopeError, Refused, Usage
 from ..store.tables import HOOKS
 from .programs import image
 from .programs.execution import Limits
@@ -23,6 +24,7 @@ from .segment.program_words import Code, SlotState
 from .segment.reader import SegmentReader
 
 Idle = Callable[[], object]
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def _nap() -> None:
@@ -58,8 +60,12 @@ def load(
 ) -> Program:
     """A program from an object or image (a file of that name), or from a query (its text, or a file with it).
 
-    tables: side tables of the target, of which queries take names. Raises Refused, or Usage for a name that is neither.
+    tables: side tables of the target, of which queries take names. name: another for it. Raises Refused, or Usage for
+    what is neither and for a name that no table could have.
     """
+    if name is not None and not _NAME.fullmatch(name):
+        why = f"{name!r} is no name for a program"
+        raise Usage(f"cannot load {what}", why, "letters, digits and _ (its maps become tables), at most 64")
     from .programs.sources import query_text
 
     text = query_text(what, query=query)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..store import heap
+from ..store import arguments, heap, signals
 from ..store.errors import Exit, Usage
 from .attach_verbs import add_programs, budget
-from .durations import duration
+from .durations import DURATION
 from .live_line import LiveLine, short
 from .marks import Around
 from .programs.verbs import constants
@@ -32,12 +30,15 @@ def size(text: str) -> int:
     return value
 
 
+_SIZE = arguments.option(size, "a number of bytes such as 500M or 2G")
+
+
 class Capture:
     """Record an engine into a trace.
 
     TARGET is demo[:k=v,…] (the host engine), cuda[:k=v,…] (the reference megakernel) or a segment; it may be left out
     if one engine is live. After `--`, a command is run that makes its own segment where $MEGASCOPE_SEGMENT says.
-    Ctrl-C ends the recording in order: all that was recorded is sealed.
+    Ctrl-C ends the recording in order, and so do SIGTERM and closing the terminal: all that was recorded is sealed.
 
     The standard monitors (docs/monitors.md) are attached for as long as the recording lasts, unless --program none is
     given. --program attaches others beside them: an object of clang's, a query, or with none a standard monitor by its
@@ -55,17 +56,17 @@ class Capture:
         parser.add_argument("target", nargs="?", metavar="TARGET", help="demo[:k=v,…], cuda[:k=v,…] or a segment")
         parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="trace to write (default: megascope.mscope)")
         parser.add_argument("--force", action="store_true", help="replace a trace that stands at OUT")
-        parser.add_argument("--seconds", type=float, metavar="S", help="end the recording after so long")
+        parser.add_argument("--seconds", type=arguments.seconds, metavar="S", help="end the recording after so long")
         budget = "disk budget (k, M, G, T): raw rows stop there (with --keep: the oldest go early), summaries go on"
-        parser.add_argument("--max-bytes", type=size, metavar="N", help=budget)
+        parser.add_argument("--max-bytes", type=_SIZE, metavar="N", help=budget)
         keep = "a rolling recording: keep the raw rows of the last 30s, 10m, 2h … of the engine's time"
-        parser.add_argument("--keep", type=duration, metavar="T", help=keep)
+        parser.add_argument("--keep", type=DURATION, metavar="T", help=keep)
         on = "keep the rows around every emit() of it for good; may be given several times"
         parser.add_argument("--on", action="append", default=[], metavar="QUERY", help=on)
-        parser.add_argument("--before", type=duration, metavar="T", help="how long before it (default: 5s)")
-        parser.add_argument("--after", type=duration, metavar="T", help="how long after it (default: 5s)")
+        parser.add_argument("--before", type=DURATION, metavar="T", help="how long before it (default: 5s)")
+        parser.add_argument("--after", type=DURATION, metavar="T", help="how long after it (default: 5s)")
         loss = "exit with 4 if more of the events was lost"
-        parser.add_argument("--max-loss", type=float, metavar="PERCENT", help=loss)
+        parser.add_argument("--max-loss", type=arguments.percent, metavar="PERCENT", help=loss)
         add_programs(parser, "--program", "; none: without the standard monitors")
         raw = "record no rows but those that programs emit"
         parser.add_argument("--no-raw", action="store_false", dest="raw", help=raw)
@@ -80,57 +81,54 @@ class Capture:
         out = self._out(args)
         check_room(out, args.force)
         limits, values, around = budget(args), constants(args), self._around(args)
-        stop = threading.Event()
-        before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-        engine = target.start(args.target, args.command)
-        try:
-            engine.wait_for_segment(120.0, stop.is_set, _note)
-            with SegmentReader.open(engine.path, write=True) as segment:
-                programs, queries, notes = wanted.for_engine(segment, args.program, values, limits)
-                for text in notes:
-                    _note(text)
-                watched = [(*p, around) for p in wanted.triggers(segment, args.on, limits)]
-                line = LiveLine(segment.layout.name)
+        with signals.noted() as stop:
+            engine = target.start(args.target, args.command)
+            try:
+                engine.wait_for_segment(120.0, stop.is_set, _note)
+                with SegmentReader.open(engine.path, write=True) as segment:
+                    programs, queries, notes = wanted.for_engine(segment, args.program, values, limits)
+                    for text in notes:
+                        _note(text)
+                    watched = [(*p, around) for p in wanted.triggers(segment, args.on, limits)]
+                    line = LiveLine(segment.layout.name)
 
-                def say(text: str) -> None:
-                    line.close()
-                    print(text, end="", flush=True)
+                    def say(text: str) -> None:
+                        line.close()
+                        print(text, end="", flush=True)
 
-                answers = live_answers.LiveAnswers(segment, queries, say, _note)
-                recording = session.Session(
-                    segment,
-                    out,
-                    force=args.force,
-                    max_bytes=args.max_bytes,
-                    raw=args.raw,
-                    keep_ns=args.keep,
-                    answers=answers,
-                )
-                try:
-                    recording.attach_all(programs, watched)
-                    reason = recording.run(
-                        stopped=stop.is_set,
-                        progress=(lambda _: None) if args.quiet else line,
-                        seconds=args.seconds,
-                        stop_engine=engine.ours,
+                    answers = live_answers.LiveAnswers(segment, queries, say, _note)
+                    recording = session.Session(
+                        segment,
+                        out,
+                        force=args.force,
+                        max_bytes=args.max_bytes,
+                        raw=args.raw,
+                        keep_ns=args.keep,
+                        answers=answers,
                     )
-                finally:
-                    line.close()
-                    answers.close()
-                    recording.release()
-                last, rolled = recording.progress(), recording.rolled()
-        except BaseException:
-            engine.abandon()
-            raise
-        finally:
-            engine.end()
-            for s, handler in before.items():
-                signal.signal(s, handler)
+                    try:
+                        recording.attach_all(programs, watched)
+                        reason = recording.run(
+                            stopped=stop.is_set,
+                            progress=(lambda _: None) if args.quiet else line,
+                            seconds=args.seconds,
+                            stop_engine=engine.ours,
+                        )
+                    finally:
+                        line.close()
+                        answers.close()
+                        recording.release()
+                    last, rolled = recording.progress(), recording.rolled()
+            except BaseException:
+                engine.abandon()
+                raise
+            finally:
+                engine.end()
         if recording.taken_over:
             _note(recording.taken_over)
         # Only now: whoever reads them slowly holds up nobody, and Ctrl-C leaves the rest unsaid.
         answers.join()
-        return self._report(args, out, reason, last, rolled, stop.is_set())
+        return self._report(args, out, reason, last, rolled, stop)
 
     @staticmethod
     def _around(args: argparse.Namespace) -> Around:
@@ -155,7 +153,7 @@ class Capture:
 
     @staticmethod
     def _report(
-        args: argparse.Namespace, out: Path, reason: str, last: Progress, rolled: Rolled, interrupted: bool
+        args: argparse.Namespace, out: Path, reason: str, last: Progress, rolled: Rolled, stop: signals.Received
     ) -> int:
         said = {"ended": "the engine ended", "failed": "the engine failed", "died": "the engine died"}
         print(
@@ -175,7 +173,7 @@ class Capture:
             return Exit.INCOMPLETE
         if args.max_loss is not None and last.loss_share * 100 > args.max_loss:
             return Exit.INCOMPLETE
-        return Exit.INTERRUPTED if interrupted else Exit.DONE
+        return stop.code if stop.is_set() else Exit.DONE
 
 
 def _note(text: str) -> None:

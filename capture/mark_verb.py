@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..store.errors import Exit
 from . import control
-from .durations import duration
+from .durations import DURATION, duration
 
 
 class Mark:
@@ -24,7 +24,7 @@ class Mark:
         parser.add_argument("text", metavar="TEXT", help="what to say, up to 500 characters")
         parser.add_argument("segment", nargs="?", type=Path, help="a live segment (default: the one live engine)")
         keep = "keep the rows so long before and after it"
-        parser.add_argument("--keep", type=duration, nargs="?", const=duration("5s"), metavar="5s", help=keep)
+        parser.add_argument("--keep", type=DURATION, nargs="?", const=duration("5s"), metavar="5s", help=keep)
 
     def run(self, args: argparse.Namespace) -> int:
         from .marking import Note, send

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,11 +11,27 @@ from typing import NoReturn
 
 from . import __version__
 from .store.errors import EXIT_MEANING, Exit, MegascopeError, Usage
+from .store.signals import Ended, ending
+from .streams import guarded
 from .verbs import REGISTRY, verb
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line with a suggestion."""
+    """argparse, but an error is one line with a suggestion, and options stand anywhere among a verb's arguments."""
+
+    _mixing = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Options first, then the rest: else an argument that may be missing is taken for missing at an option."""
+        if self._mixing or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
 
     def error(self, message: str) -> NoReturn:
         raise Usage(f"cannot read the command line of {self.prog}", message, f"see {self.prog} --help")
@@ -71,22 +86,39 @@ def run(argv: Sequence[str]) -> int:
 
 def main() -> int:
     """The `megascope` command."""
+    with guarded(), ending() as ended:
+        try:
+            return _ended(sys.argv[1:])
+        except MegascopeError as e:
+            if e.excerpt:
+                print(e.excerpt, file=sys.stderr)
+            print(f"megascope: {e}", file=sys.stderr)
+            return int(e.code)
+        except KeyboardInterrupt as e:
+            return _told(e.code if isinstance(e, Ended) else Exit.INTERRUPTED)
+        except BrokenPipeError:
+            # The reader of our output has gone (`| head`): nothing is wrong.
+            return 128 + signal.SIGPIPE
+        except Exception:
+            # What a signal interrupts may say so with an error of its own.
+            if not ended.is_set():
+                raise
+            return _told(ended.code)
+
+
+def _ended(argv: Sequence[str]) -> int:
+    """The exit code, once all output is written."""
     try:
-        code = run(sys.argv[1:])
-        sys.stdout.flush()
-        return code
-    except MegascopeError as e:
-        if e.excerpt:
-            print(e.excerpt, file=sys.stderr)
-        print(f"megascope: {e}", file=sys.stderr)
-        return int(e.code)
-    except KeyboardInterrupt:
-        print("megascope: interrupted", file=sys.stderr)
-        return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is wrong, and Python must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        code = run(argv)
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else Exit.DONE if e.code is None else Exit.FAILED
+    sys.stdout.flush()
+    return code
+
+
+def _told(code: Exit) -> int:
+    print(f"megascope: {EXIT_MEANING[code]}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .analyze.catalogue import views
+from .analyze.map_views import quoted
 from .analyze.report import Answer, ask
 from .analyze.report_text import report_text
 from .analyze.session import Session
@@ -58,8 +58,8 @@ class Recording:
 
     @property
     def views(self) -> list[str]:
-        """The names of all views; `megascope schema` tells of their columns."""
-        return list(views())
+        """The names of all views, also of this trace's maps; `megascope schema` tells of the columns of the others."""
+        return self.session.views
 
     def close(self) -> None:
         """Let go of the trace. Queries that were not read cannot be any more."""
@@ -70,7 +70,7 @@ class Recording:
     def window(self, begin: int | str | None = None, end: int | str | None = None) -> None:
         """Look through [begin, end) until told otherwise: device time in ns, or text as for `megascope report --from`.
 
-        Raises Usage for what is no time, and Refused for one that this trace cannot tell.
+        Raises Usage for what is no time or lies outside the trace, and Refused for one that this trace cannot tell.
         """
         span, fits = self.session.span(), self.session.trace.manifest["clock"]["fits"]
         times = [moment(t, span and span[0], fits).t if isinstance(t, str) else t for t in (begin, end)]
@@ -86,9 +86,10 @@ class Recording:
 
     def view(self, name: str) -> Query:
         """All rows of a view. Raises Usage for a name that is none."""
-        if name not in views():
-            raise Usage(f"cannot show {name}", "there is no such view", f"the views are {', '.join(views())}")
-        return Query(self, f'SELECT * FROM "{name}"')
+        # Of one that was closed nothing is known any more: reading it says so.
+        if self._session is not None and name not in self.views:
+            raise Usage(f"cannot show {name}", "there is no such view", f"the views are {', '.join(self.views)}")
+        return Query(self, f"SELECT * FROM {quoted(name)}")
 
     def events(self) -> Query:
         """One row per recorded firing of a hook."""

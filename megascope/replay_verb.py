@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +14,9 @@ from typing import TYPE_CHECKING
 from .capture.attach_verbs import add_programs, budget
 from .capture.live_line import short
 from .capture.programs.verbs import constants
+from .store import arguments, signals
 from .store.errors import Exit, Usage
+from .store.scratch import Scratch
 
 if TYPE_CHECKING:
     from .analyze.session import Session
@@ -53,7 +52,8 @@ class ReplayVerb:
         parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="trace to write")
         parser.add_argument("--force", action="store_true", help="replace a trace that stands at OUT")
         parser.add_argument("-f", "--format", choices=("table", "json"), default="table", help="of what is printed")
-        parser.add_argument("--limit", type=int, metavar="ROWS", help=f"rows of each map; table: {TABLE_ROWS}")
+        limit = f"rows of each map; table: {TABLE_ROWS}"
+        parser.add_argument("--limit", type=arguments.rows, metavar="ROWS", help=limit)
         parser.add_argument("-q", "--quiet", action="store_true", help="neither progress nor coverage")
 
     @staticmethod
@@ -61,35 +61,43 @@ class ReplayVerb:
         """Run the verb."""
         from .capture import wanted
         from .capture.engines.recorded.output import Output
-        from .capture.engines.recorded.recording import Recording
-        from .capture.engines.recorded.replay import Replay
+        from .capture.engines.recorded.recording import Recording, same_place
+        from .capture.engines.recorded.replay import Interrupted, Replay
+        from .store.directory import check_room
         from .store.reader import Trace
         from .store.tables import SIDE_TABLES
 
         if not args.program or wanted.NONE in args.program:
             raise Usage("cannot replay", "no program is named", f"say --program {wanted.ALL}, or an object or a query")
-        if args.out is not None and args.out.suffix != ".mscope":
-            raise Usage("cannot replay", f"{args.out} does not end in .mscope", f"say -o {args.out.name}.mscope")
-        with Trace.open(args.trace) as trace, _stoppable() as stop, _place(args.out) as place:
-            recording = Recording(trace)
-            tables = {t.name: trace.table(t.name) for t in SIDE_TABLES}
-            asked = wanted.load(args.program, constants(args), budget(args), tables)
-            if wanted.ALL in args.program:
-                asked, notes = wanted.fitting(asked, recording.hooks)
-                _notes(notes)
-            replay = Replay(recording, asked)
-            output = Output(recording, place, replay.programs, replay.table(), force=args.force)
-            begun = time.monotonic()
-            line = _Line(quiet=args.quiet)
-            asking = wanted.queries(asked, constants(args), tables) if args.out is None else {}
-            try:
-                said = replay.run(output, queries=asking, progress=line, stopped=stop.is_set)
-                output.finish(replay.end)
-            except BaseException:
-                output.abandon()
-                raise
-            finally:
-                line.close()
+        if args.out is not None:
+            if args.out.suffix != ".mscope":
+                raise Usage("cannot replay", f"{args.out} does not end in .mscope", f"say -o {args.out.name}.mscope")
+            if not same_place(args.trace, args.out):
+                check_room(args.out, args.force)
+        with Trace.open(args.trace) as trace, _place(args.out) as place:
+            # Noted from here on: what compiles programs may swallow an exception.
+            with signals.noted() as stop:
+                recording = Recording(trace)
+                tables = {t.name: trace.table(t.name) for t in SIDE_TABLES}
+                asked = wanted.load(args.program, constants(args), budget(args), tables)
+                if wanted.ALL in args.program:
+                    asked, notes = wanted.fitting(asked, recording.hooks)
+                    _notes(notes)
+                replay = Replay(recording, asked)
+                output = Output(recording, place, replay.programs, replay.table(), force=args.force)
+                begun = time.monotonic()
+                line = _Line(quiet=args.quiet)
+                asking = wanted.queries(asked, constants(args), tables) if args.out is None else {}
+                try:
+                    said = replay.run(output, queries=asking, progress=line, stopped=stop.is_set)
+                    output.finish(replay.end)
+                except BaseException as error:
+                    output.abandon()
+                    if isinstance(error, Interrupted):
+                        error.code = stop.code
+                    raise
+                finally:
+                    line.close()
             _notes([*trace.notes, *_stands_for(recording, replay)])
             if args.out is None:
                 _show(args, place, said, output.writer.rows["events"])
@@ -99,28 +107,13 @@ class ReplayVerb:
 
 
 @contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that a replay ends between two stretches of rows."""
-    stop = threading.Event()
-    before = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for s, handler in before.items():
-            signal.signal(s, handler)
-
-
-@contextmanager
 def _place(out: Path | None) -> Iterator[Path]:
     """OUT, or where a trace may stand for as long as its maps are shown."""
     if out is not None:
         yield out
         return
-    folder = Path(tempfile.mkdtemp(prefix="megascope-replay-"))
-    try:
+    with Scratch("replay") as folder:
         yield folder / "replay.mscope"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _show(args: argparse.Namespace, place: Path, said: dict[str, str], emitted: int) -> None:

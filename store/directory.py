@@ -45,8 +45,15 @@ def begin(
 
 
 def check_room(path: Path, force: bool) -> None:
-    """Refuse a path that is taken, with `force` only one where no trace stands or one that is being recorded."""
+    """Refuse a path that is taken, with `force` only one where no trace stands or one that is being recorded.
+
+    One is refused too whose directory is not there, or may not be written to.
+    """
     what = f"cannot create {path}"
+    if not path.parent.is_dir():
+        raise Refused(what, f"there is no directory {path.parent}", "create it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise Refused(what, f"the directory {path.parent} may not be written to", "choose another")
     if not os.path.lexists(path):
         return
     if not force:

@@ -18,7 +18,9 @@ class Exit(IntEnum):
     USAGE = 2
     REFUSED = 3
     INCOMPLETE = 4
+    HUNG_UP = 129
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 EXIT_MEANING = {
@@ -27,7 +29,9 @@ EXIT_MEANING = {
     Exit.USAGE: "usage",
     Exit.REFUSED: "refused: bad input",
     Exit.INCOMPLETE: "done, but incomplete: loss above what was asked",
+    Exit.HUNG_UP: "terminal closed (SIGHUP)",
     Exit.INTERRUPTED: "interrupted",
+    Exit.TERMINATED: "terminated (SIGTERM)",
 }
 
 

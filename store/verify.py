@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from . import derived, identities, manifest, parquet, retention, spool
+from . import derived, durable, identities, manifest, parquet, retention, spool
 from .errors import Refused
 from .litter import litter, unsound
 from .reader import Part, Trace
@@ -222,8 +221,10 @@ class _Checking:
 
     def _check_gone(self, losses: pa.Table) -> None:
         """What was in the trace and no repair brings back, since only a copy has it."""
-        for row in losses.filter(pc.equal(losses["kind"], "part_unreadable")).to_pylist():
-            self.report.add("degraded", LOSS.name, f"{row['count']} rows are gone: {row['detail']}", "restore a copy")
+        for row in losses.to_pylist():
+            if row["kind"] == "part_unreadable":
+                what = f"{row['count']} rows are gone: {row['detail']}"
+                self.report.add("degraded", LOSS.name, what, "restore a copy")
 
     def _by_slot(self, coverage: pa.Table) -> pa.Table:
         """Coverage with programs numbered as the bits of `by` are: from 1."""
@@ -253,16 +254,17 @@ class _Checking:
                 self.report.add("damaged", f"tables/{table.name}.parquet", "has two rows with the same key")
 
     def _check_litter(self) -> None:
-        busy = self.trace.state == "recording"
+        # A recorder goes on while this is looked at, also when its trace is sealed: what it has just made is no litter.
+        busy = self.trace.state == "recording" or durable.is_locked(self.path)
         for file, kind in litter(self.trace):
             if kind == "damaged":
                 self.report.add("info", file, "was put aside by repair: it cannot be read whole")
             elif kind == "unknown":
                 self.report.add("info", file, "is no file of a trace", "move it elsewhere")
-            elif kind == "part":
+            elif kind == "part" and not busy:
                 self.report.add("info", file, "is not in the manifest: it does not count", "move it elsewhere")
-            elif not busy:
-                self.report.add("info", file, "was left behind by a crash", f"{_REPAIR} removes it")
+            elif kind != "part" and not busy:
+                self.report.add("info", file, "was left behind by a crash", f"{_REPAIR}, which removes it")
 
 
 def _keys(rows: pa.Table) -> Keys:

@@ -99,7 +99,7 @@ class TraceWriter:
         make_room(path, force)
         lock = None
         try:
-            path.mkdir(parents=True)
+            path.mkdir()
             lock = durable.lock_directory(path)
             for folder in (spool.FOLDER, "tables", *_manifest.STREAM_NAMES):
                 (path / folder).mkdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -11,9 +11,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from textual import work
+from textual.actions import ActionParseResult
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
 from textual.message import Message
+from textual.widgets import Input, TextArea
 
 from ..analyze.session import Session
 from . import queries
@@ -77,6 +80,8 @@ class Megascope(App[None]):
         self.class_names: dict[int, str] = {}
         self.operators: dict[int, str] = {}
         self.screens_by_key: dict[str, Workbench] = {}
+        self.problems: dict[str, str] = {}
+        """Why what every screen needs is not known, by the question's key"""
         self.order_wanted: str | None = None
         self.at_end: list[Callable[[], object]] = []
         """What is to be done when no screen is shown any more, as it may take a while"""
@@ -137,8 +142,6 @@ class Megascope(App[None]):
     def follow_trace(self, trace: Path) -> None:
         """Browse the recording that has just begun of the engine that is looked at."""
         self.source = Source(trace, self.source.segment)
-        for screen in self.screens_by_key.values():
-            screen.say("")
         self._look()
         self.set_interval(FOLLOW_S, self._follow)
 
@@ -162,6 +165,18 @@ class Megascope(App[None]):
                 screen.take(posted)
             else:
                 screen.fail(posted)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """What a key does; what the screen says of the key before goes, except while text is typed."""
+        typing = isinstance(default_namespace, Input | TextArea)
+        if self.screen_stack and isinstance(self.screen, Workbench) and not typing:
+            self.screen.hush()
+        return await super().run_action(action, default_namespace, namespaces)
 
     def action_go(self, name: str) -> None:
         """Switch to a screen."""
@@ -222,9 +237,12 @@ class Megascope(App[None]):
         return len(set(self.ranks.values())) > 1
 
     def _know(self, posted: Posted) -> None:
+        self.problems.pop(posted.question.key, None)
         if not isinstance(posted, Answer):
-            for screen in self.screens_by_key.values():
-                screen.fail(posted)
+            self.problems[posted.question.key] = posted.error
+        for screen in self.screens_by_key.values():
+            screen.tell_status()
+        if not isinstance(posted, Answer):
             return
         match posted.question.key:
             case "app.info":

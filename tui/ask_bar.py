@@ -20,10 +20,10 @@ TYPED_S = 0.15
 
 
 class AskBar(Vertical):
-    """Posts `Typed` for a text that is to be judged, which `said` answers, and `Asked` for an accepted one on Enter."""
+    """Posts `Typed` for a text that is to be judged, which `said` answers, and `Asked` for a judged one on Enter."""
 
     class Typed(Message):
-        """A text is to be judged."""
+        """A text is to be judged, unless there is none."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
@@ -89,7 +89,7 @@ class AskBar(Vertical):
         self._entered = False
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_timer(TYPED_S, self._judge) if self._text else None
+        self._timer = self.set_timer(TYPED_S, self._judge)
         self._tell()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -97,15 +97,16 @@ class AskBar(Vertical):
         event.stop()
         if not self._text:
             return
+        if self._timer is not None:
+            self._timer.stop()
         if self._said is not None and self._said[0] == self._text:
             self.post_message(self.Asked(self._text, self._said[1], self._replaces))
         else:
             self._entered = True
             self._judge()
 
-    def on_query_line_left(self, event: QueryLine.Left) -> None:
+    def on_query_line_left(self, _: QueryLine.Left) -> None:
         """Escape: what stands in the line stays, but it replaces nothing any more."""
-        event.stop()
         self._replaces = ""
         self._tell()
         self.screen.focus_next()
@@ -118,8 +119,7 @@ class AskBar(Vertical):
         return self.line.value.strip()
 
     def _judge(self) -> None:
-        if self._text:
-            self.post_message(self.Typed(self._text))
+        self.post_message(self.Typed(self._text))
 
     def _tell(self) -> None:
         prompt = f"{self._replaces}> " if self._replaces else "ask> "

@@ -106,7 +106,7 @@ class Program:
 
     @property
     def costs(self) -> str:
-        """`52 instructions at start and complete, 32 events at once`"""
+        """`cost at most 52 at start complete · simt: 32 at once`: instructions of an event"""
         if self.judged is None:
             return "cost not known: its code is not in the trace"
         names = {h.id: h.name for h in HOOKS}
@@ -121,7 +121,7 @@ def mode(judged: control.Judged) -> str:
     """How its events are taken."""
     if judged.serial_because:
         return f"serial: {text(judged.serial_because)}"
-    return "simt: 32 events at once"
+    return "simt: 32 at once"
 
 
 def of_trace(row: Mapping[str, Any], state: str = "") -> Program:
@@ -192,7 +192,8 @@ def together(recorded: Sequence[Program], running: Sequence[Program] | None, *, 
 def page(programs: Sequence[Program], width: int) -> Page:
     """A row of each."""
     parts = ("throttled", "lost", "faulted") if width >= WIDE else ("missing",)
-    titles = ("program", "state", "coverage", "eligible", *parts, "map full", "cost", "budget", "hooks")
+    full = "map full" if width >= WIDE else "full"
+    titles = ("program", "state", "coverage", "eligible", *parts, full, "cost", "budget", "hooks")
     cells = tuple(
         (
             p.name,
@@ -254,8 +255,8 @@ def _saw(p: Program) -> Text:
     else:
         told.append(f": observed {count(p.observed)}")
         for name in ("throttled", "lost", "faulted"):
-            n = getattr(p, name)
-            told.append(f", {name} {count(n)}", trust.WARN if n else "")
+            if n := getattr(p, name):
+                told.append(f", {name} {count(n)}", trust.WARN)
     if p.full:
         told.append(f" · map_full {count(p.full)}", trust.BAD)
     if p.emitted:
@@ -275,7 +276,7 @@ def _costs(p: Program) -> Text:
         told.append(f" · budget {count(p.instructions)} a worker and epoch")
     else:
         over = p.spent > 0.9 * p.instructions or bool(p.throttled)
-        spent = f" · at most {count(p.spent)} of {count(p.instructions)} spent a worker and epoch"
+        spent = f" · spent at most {count(p.spent)} of {count(p.instructions)} a worker and epoch"
         told.append(spent, trust.WARN if over else "")
     if p.memory:
         told.append(f" · maps {size(p.memory)}")

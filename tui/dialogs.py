@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -12,7 +12,10 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from ..store.errors import MegascopeError
+from . import trust
 from .database import Question
+from .page import text
 
 _NAMES = {
     "question_mark": "?",
@@ -141,19 +144,36 @@ class Behind(ModalScreen[str | None]):
 
 
 class Prompt(ModalScreen[str | None]):
-    """One line to fill in; Enter gives it, Escape gives None."""
+    """One line to fill in; Enter gives it, Escape gives None.
+
+    check: raises MegascopeError for a value that will not do: it is told below the line, which stays to be mended.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "cancel")]
 
-    def __init__(self, title: str, hint: str, value: str = "") -> None:
+    def __init__(self, title: str, hint: str, value: str, check: Callable[[str], object]) -> None:
         super().__init__()
-        self._title, self._hint, self._value = title, hint, value
+        self._title, self._hint, self._value, self._check = title, hint, value, check
 
     def compose(self) -> ComposeResult:
         line = Input(self._value, id="prompt", select_on_focus=False)
         line.border_title, line.border_subtitle = self._title, self._hint
         yield line
+        yield Static(id="refused")
+
+    def on_input_changed(self, _: Input.Changed) -> None:
+        """What was refused is no longer what stands there."""
+        self._tell("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter."""
-        self.dismiss(event.value.strip())
+        value = event.value.strip()
+        try:
+            self._check(value)
+        except MegascopeError as error:
+            self._tell(str(error))
+        else:
+            self.dismiss(value)
+
+    def _tell(self, problem: str) -> None:
+        self.query_one("#refused", Static).update(Text(text(problem), trust.BAD))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +13,7 @@ from textual.message import Message
 
 from ..capture import control
 from ..store.errors import MegascopeError
+from ..store.scratch import Scratch
 from .attached import Program
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class EngineSide:
         self._lock = threading.Lock()
         self._tables: tuple[Path, float, Mapping[str, pa.Table] | None] | None = None
         self._recorder: MapRecorder | None = None
-        self._folder: Path | None = None
+        self._folder: Scratch | None = None
 
     def look(self, segment: Path, changes: int) -> Looked:
         """The programs of an engine."""
@@ -136,10 +135,10 @@ class EngineSide:
         """Record the maps of a live engine for as long as the screen is there."""
         if self._recorder is not None and self._recorder.running:
             return Recording(None, "the maps are being recorded already")
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="megascope-maps-"))
-        out = self._folder / f"{segment.stem}.mscope"
         try:
+            if self._folder is None:
+                self._folder = Scratch("maps")
+            out = self._folder.path / f"{segment.stem}.mscope"
             self._recorder = control.record_maps(segment, out)
         except MegascopeError as error:
             return Recording(None, str(error))
@@ -164,4 +163,4 @@ class EngineSide:
         if self._recorder is not None:
             self._recorder.stop()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()

@@ -35,12 +35,20 @@ class Held:
 
 
 def page_of(
-    info: MapInfo, what: str, unit: str, width: int, names: Sequence[Mapping[int, str]] = ()
+    info: MapInfo,
+    what: str,
+    unit: str,
+    width: int,
+    names: Sequence[Mapping[int, str]] = (),
+    still_open: bool = False,
 ) -> Callable[[pa.Table], Held]:
-    """What makes of an answer what is shown, in `width` cells. names: of each key's numbers, see control.Shape."""
+    """What makes of an answer what is shown, in `width` cells.
+
+    names: of each key's numbers, see control.Shape. still_open: of its last interval it is not known what was missed.
+    """
 
     def make(table: pa.Table) -> Held:
-        rows = table.to_pylist()[:ROWS]
+        rows = [row | {"open": still_open} for row in table.to_pylist()[:ROWS]]
         for key, known in zip(info.keys, names, strict=False):
             if known and key not in CLASS_KEYS:
                 for row in rows:
@@ -70,6 +78,8 @@ def _titles(info: MapInfo) -> tuple[str, ...]:
 def _bound(row: dict[str, Any], name: str, unit: str) -> str:
     """A quantile; between which values it lies where something is missing."""
     found = row[f"{name}_bounds"]
+    if row["open"] and row[name] is not None:
+        return f"~{scaled(min(max(row[name], row['min']), row['max']), unit)}"
     if found is None:
         # The middle of a bucket may lie beyond the greatest value.
         return "too few" if row[name] is None else scaled(min(max(row[name], row["min"]), row["max"]), unit)
@@ -83,13 +93,15 @@ def _bound(row: dict[str, Any], name: str, unit: str) -> str:
 
 def _least(row: dict[str, Any], n: int) -> str:
     """A count, and how many it may be at most: what is missing may belong to any key."""
+    if row["open"]:
+        return f"{count(n)}+"
     return count(n) if not row["missing"] else f"{count(n)} – {count(n + row['missing'])}"
 
 
 def _partly(row: dict[str, Any], value: float | None, unit: str, sign: str) -> str:
     """A value of what was observed, and on which side of it that of all events may lie."""
     told = scaled(value, unit)
-    return f"{sign} {told}" if row["missing"] and value is not None else told
+    return f"{sign} {told}" if (row["missing"] or row["open"]) and value is not None else told
 
 
 def _hist_page(info: MapInfo, rows: list[dict[str, Any]], unit: str, width: int) -> Held:

@@ -77,8 +77,12 @@ class MapPane(Vertical):
         shape = self._shape
         what, unit = (shape.what, shape.unit) if shape is not None else (_guess(info), "")
         sql = question(info, self._program.program, what, SPANS[self._span])
+        # A death leaves its interval open: every span of time reaches to it.
+        still_open = self._program.open > 0
         names = shape.names if shape is not None else ()
-        return Question(KEY, sql, rows=ROWS + 1, shape=page_of(info, what, unit, self.app.size.width, names))
+        return Question(
+            KEY, sql, rows=ROWS + 1, shape=page_of(info, what, unit, self.app.size.width, names, still_open)
+        )
 
     def show(self, held: Held) -> None:
         """The answer."""
@@ -164,6 +168,8 @@ class MapPane(Vertical):
             line.append(f" · {'the first ' if n >= ROWS else ''}{n:,} key{'s' * (n != 1)}")
             if held.missing:
                 line.append(f" · bounds: {count(held.missing)} of {count(held.eligible)} events missing", trust.WARN)
+            if self._program is not None and self._program.open:
+                line.append(", what its last, open interval missed is unknown", trust.WARN)
             if held.refused:
                 line.append(f", {count(held.refused)} found it full", trust.BAD)
         if not known:

@@ -14,7 +14,7 @@ from ..capture import control
 from .ask_bar import AskBar
 from .engine_side import Changed, Recording, Said
 from .map_pane import MapPane
-from .query_line import EXAMPLE, one_line
+from .query_line import EXAMPLE, QueryLine, one_line
 from .replays import Replaying
 from .rows import Rows
 from .watching import Watching
@@ -65,7 +65,14 @@ class Monitors(Watching):
 
     def on_ask_bar_typed(self, message: AskBar.Typed) -> None:
         """A text is to be judged."""
-        self._do("judge", partial(self._engine.judge, message.text, self._target, "query"))
+        self.problem("ask", "")
+        if message.text:
+            self._do("judge", partial(self._engine.judge, message.text, self._target, "query"))
+
+    def on_query_line_left(self, _: QueryLine.Left) -> None:
+        """Escape: what was said of the query is of no interest any more."""
+        self.problem("ask", "")
+        self.hush()
 
     def on_said(self, message: Said) -> None:
         """What the verifier says of it."""
@@ -75,7 +82,7 @@ class Monitors(Watching):
         """Enter: attach the query to the live engine; else replay it over the recording."""
         source, query = self.bench.source, message.text
         if isinstance(message.verdict, control.Rejection):
-            self.say("the query is rejected: nothing was attached", error=True)
+            self.problem("ask", "the query is rejected: nothing was attached")
         elif self._changing:
             self.say(f"{self._changing}: one after the other", error=True)
         elif self._live and source.segment is not None:
@@ -94,7 +101,7 @@ class Monitors(Watching):
 
     def on_changed(self, message: Changed) -> None:
         """A program came or went, or could not."""
-        self._changing = ""
+        self._over()
         self._changes += 1
         self._wanted = message.name
         self.say(message.told, error=message.error)
@@ -104,10 +111,11 @@ class Monitors(Watching):
 
     def on_replaying(self, message: Replaying) -> None:
         """A replay goes on or has ended."""
-        self.say(message.told, error=message.error)
         if message.program is None and not message.error:
+            self.standing(message.told)
             return
-        self._changing = ""
+        self._over()
+        self.say(message.told, error=message.error)
         if message.program is not None:
             self._replayed[message.program.key] = message.program
             self.set_focus(self.query_one("#programs", Rows))
@@ -115,7 +123,7 @@ class Monitors(Watching):
 
     def on_recording(self, message: Recording) -> None:
         """The maps of the engine are recorded from now on."""
-        self._changing = ""
+        self._over()
         if message.out is None:
             self.say(message.error, error=True)
         else:
@@ -174,8 +182,14 @@ class Monitors(Watching):
         self.query_one(MapPane).toggle()
 
     def _change(self, doing: str, name: str) -> None:
+        """What is being done, and to which program the cursor is to go."""
         self._changing, self._wanted = doing, name
-        self.say(doing)
+        self.standing(doing)
+
+    def _over(self) -> None:
+        """It is done, or could not be."""
+        self._changing = ""
+        self.standing("")
 
     def _remember(self, query: str) -> None:
         problem = self.query_one(AskBar).done(query)

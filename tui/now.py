@@ -100,9 +100,10 @@ class Now(Workbench):
     def show(self, answer: Answer) -> None:
         if self.bench.source.segment is not None:
             return
-        self.query_one("#engine", Static).update(
-            Text("no live engine: this is each worker's last word when the recording ended", trust.WARN)
-        )
+        told = "no live engine"
+        if answer.value.rows:
+            told += ": this is each worker's last word when the recording ended"
+        self.query_one("#engine", Static).update(Text(told, trust.WARN))
         self.query_one(Rows).show(answer.value, empty="the trace does not say what its workers did last")
 
     def on_looked(self, message: Looked) -> None:
@@ -116,7 +117,7 @@ class Now(Workbench):
     def action_freeze(self) -> None:
         """Stop looking, or go on."""
         self._frozen = not self._frozen
-        self.say("frozen; space goes on" if self._frozen else "")
+        self.standing("frozen; space goes on" if self._frozen else "")
 
     def action_order(self) -> None:
         """Longest waits first, or by worker."""

@@ -14,7 +14,7 @@ from textual.widgets import Static
 from . import queries, trust
 from .cells import BLOCKS
 from .database import Answer, Question
-from .literals import Clause, fill, where
+from .literals import fill
 from .page import Page, text
 from .rows import Rows
 from .times import count, duration
@@ -25,41 +25,61 @@ COLUMNS = ("class", "tasks", "total", "p50", "p99", "max")
 
 def _tasks(row: dict[str, Any]) -> str:
     """Between how many and how many; `+` where it is not known how many are missing."""
-    if not row["known"]:
-        return f"{count(row['tasks'])}+"
-    high = row["tasks_high"]
-    return count(row["tasks"]) if high == row["tasks"] else f"{count(row['tasks'])} – {count(high)}"
-
-
-def _quantile(row: dict[str, Any], name: str) -> str:
-    """Between which times the quantile lies; `~` of what was observed, where it is not known how much is missing."""
-    low, high = row[f"{name}_low"], row[f"{name}_ns"]
-    if name == "p99" and row["few"]:
-        return "too few"
-    if not row["known"]:
-        return f"~{duration(high)}"
+    low, high = row["tasks"]["low"], row["tasks"]["high"]
     if high is None:
-        return f"≥ {duration(low)}" if low is not None else "unknown"
-    if low is None:
-        return f"≤ {duration(high)}"
-    return duration(high) if duration(low) == duration(high) else f"{duration(low)} – {duration(high)}"
+        return f"{count(low)}+"
+    return count(low) if high == low else f"{count(low)} – {count(high)}"
+
+
+def _quantile(row: dict[str, Any], bounds: dict[str, Any]) -> str:
+    """Between which times the quantile lies; `~` of what was observed, where it is not known how much is missing."""
+    if row["selection"] != "all":
+        return "–"
+    if bounds["refused"]:
+        return "too few"
+    low, high = duration(round(bounds["low"])), duration(round(bounds["high"]))
+    if bounds["low_open"] and bounds["high_open"]:
+        return "unknown"
+    if bounds["high_open"]:
+        return f"≥ {low}"
+    if bounds["low_open"]:
+        return f"≤ {high}"
+    return ("" if row["known"] else "~") + (low if low == high else f"{low} – {high}")
+
+
+def _least(row: dict[str, Any], name: str) -> str:
+    """A sum or the greatest of what was observed: no more than a lower bound, where something may be missing."""
+    told = duration(row[name])
+    return told if row[name] is None or row["tasks"]["high"] == row["tasks"]["low"] else f"≥ {told}"
+
+
+def cells_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """A class's row of `queries.SLOWEST` as it is shown, with bounds where something is missing."""
+    return (
+        f"class {row['task_class']}" if row["class"] is None else text(row["class"]),
+        _tasks(row),
+        _least(row, "total_ns"),
+        _quantile(row, row["p50"]),
+        _quantile(row, row["p99"]),
+        _least(row, "max_ns"),
+    )
 
 
 def page(table: pa.Table) -> Page:
-    """The classes' page, with bounds where something is missing."""
+    """The classes' page."""
     rows = table.to_pylist()
-    cells = tuple(
-        (
-            "(unknown)" if row["class"] is None else text(row["class"]),
-            _tasks(row),
-            duration(row["total_ns"]),
-            _quantile(row, "p50"),
-            _quantile(row, "p99"),
-            duration(row["max_ns"]),
-        )
-        for row in rows
-    )
-    return Page(COLUMNS, (False, *[True] * (len(COLUMNS) - 1)), cells, tuple(rows))
+    return Page(COLUMNS, (False, *[True] * (len(COLUMNS) - 1)), tuple(cells_of(row) for row in rows), tuple(rows))
+
+
+def about(rows: Sequence[dict[str, Any]]) -> str:
+    """What the signs in the page stand for that need words."""
+    told = ""
+    if any(row["selection"] == "all" and not row["known"] for row in rows):
+        told = "; + ~: observed only: how much is missing is unknown"
+    partial = next((row["selection"] for row in rows if row["selection"] != "all"), "all")
+    if partial != "all":
+        told += f"; –: rows {text(partial) or 'of unknown selection'} are no population"
+    return told
 
 
 class Overview(Workbench):
@@ -100,6 +120,8 @@ class Overview(Workbench):
             what += f" of {info.engine}"
         if info.end_reason:
             what += "; it ended" if info.end_reason == "ended" else f"; ended: {info.end_reason}"
+        elif not info.recording:
+            what += "; its end was not recorded"
         if info.t_begin is not None:
             what += f"; 0 is {info.t_begin} ns"
         self.query_one("#what", Static).update(Text(text(what), no_wrap=True, overflow="ellipsis"))
@@ -118,12 +140,7 @@ class Overview(Workbench):
             self.ask(Question("overview.epochs", sql, rows=bars, shape=lambda t: _bars(t.to_pylist(), bars)))
         else:
             self.query_one("#epochs", Static).update(Text("no events", "dim"))
-        order = queries.CLASS_ORDERS[self._order]
-        sql = fill(
-            queries.SLOWEST,
-            where=where(*queries.of_tasks(self.bench.selection)),
-            order=Clause(order),
-        )
+        sql = queries.slowest(self.bench.selection, self._by)
         self.ask(Question("overview.classes", sql, window=self.window, shape=page))
 
     def show(self, answer: Answer) -> None:
@@ -133,10 +150,8 @@ class Overview(Workbench):
             self.query_one("#epochs-heading", Static).update(heading)
         else:
             self.query_one("#classes", Rows).show(answer.value, empty=self._nothing())
-            heading = f"slowest classes, by {self._by}"
-            if any(not row["known"] for row in answer.value.rows):
-                heading += "; + and ~: of what was observed, as it is not known how much is missing"
-            self.query_one("#classes-heading", Static).update(heading)
+            heading = f"slowest classes, by {self._by}{about(answer.value.rows)}"
+            self.query_one("#classes-heading", Static).update(Text(heading, no_wrap=True, overflow="ellipsis"))
 
     def action_order(self) -> None:
         """Sort by the next column."""
@@ -151,7 +166,7 @@ class Overview(Workbench):
     @property
     def _by(self) -> str:
         """What the classes are sorted by, for people."""
-        return queries.CLASS_ORDERS[self._order].removesuffix("_ns")
+        return list(queries.CLASS_ORDERS)[self._order]
 
     def _nothing(self) -> str:
         info = self.bench.info

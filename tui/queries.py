@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .literals import Clause, fill
+from .literals import Clause, fill, where
 from .model import Selection
 from .viewport import Viewport
 
@@ -70,45 +70,39 @@ EPOCHS = """
 """
 
 SLOWEST = """
-    WITH ran AS (
-        -- By number first: names of all tasks would take as long again.
-        SELECT task_class, exec_ns, count(*) AS n
+    -- What `report classes` says of the same tasks, by the same account of what is missing.
+    WITH lost AS (SELECT missing_rows('complete', NULL, NULL) AS completes),
+    ran AS (
+        SELECT task_class, selection, exec_ns, count(*) AS n
         FROM tasks
         {where}
         GROUP BY ALL
-    ), lengths AS (
-        SELECT k.name AS class, r.exec_ns, sum(r.n) AS n
-        FROM ran AS r LEFT JOIN task_classes AS k ON r.task_class = k.id
-        GROUP BY ALL
-    ), sizes AS (
-        SELECT class, sum(n) AS tasks,
-            coalesce(sum(n) FILTER (WHERE exec_ns IS NOT NULL), 0) AS known,
-            missing_rows('complete', NULL, NULL) + coalesce(sum(n) FILTER (WHERE exec_ns IS NULL), 0) AS gone
-        FROM lengths
-        GROUP BY class
-    ), ranks AS (
-        -- Of a quantile that stands at rank r of all, the recorded ones hold the place r at the latest, and at the
-        -- earliest the one that all the missing ones would have pushed it down to.
-        SELECT *, ceil(0.5 * (known + coalesce(gone, 0))) AS r50, ceil(0.99 * (known + coalesce(gone, 0))) AS r99
-        FROM sizes
-    ), placed AS (
-        SELECT class, exec_ns, n, sum(n) OVER (PARTITION BY class ORDER BY exec_ns) AS place
-        FROM lengths
-        WHERE exec_ns IS NOT NULL
+    ), counted AS (
+        SELECT task_class, selection, sum(n)::BIGINT AS completed, sum(exec_ns::HUGEINT * n)::BIGINT AS total_ns,
+            max(exec_ns) AS max_ns, list(struct_pack(value := exec_ns, upto := upto) ORDER BY upto) AS lengths
+        FROM (
+            SELECT *, sum(n) OVER (PARTITION BY task_class, selection ORDER BY exec_ns NULLS LAST)::BIGINT AS upto
+            FROM ran
+        )
+        GROUP BY task_class, selection
+    ), bounded AS (
+        SELECT k.name AS class, c.*, c.selection = 'all' AND l.completes IS NOT NULL AS known,
+            CASE WHEN c.selection = 'all' THEN count_bounds(c.completed, c.completed + l.completes)
+                ELSE count_bounds(c.completed, NULL) END AS tasks,
+            -- Without an account of what is missing: the quantile of what was observed.
+            coalesce(l.completes / (c.completed + l.completes), 0) AS m
+        FROM lost AS l, counted AS c LEFT JOIN task_classes AS k ON c.task_class = k.id
+    ), quantiles AS (
+        SELECT *,
+            CASE WHEN selection = 'all' THEN counted_bounds(lengths, 0.5, m)
+                ELSE no_population(selection) END AS p50,
+            CASE WHEN selection = 'all' THEN counted_bounds(lengths, 0.99, m)
+                ELSE no_population(selection) END AS p99
+        FROM bounded
     )
-    SELECT r.class, r.tasks::BIGINT AS tasks, (r.tasks + r.gone)::BIGINT AS tasks_high, r.gone IS NOT NULL AS known,
-        sum(p.exec_ns * p.n)::BIGINT AS total_ns,
-        CASE WHEN r50 > coalesce(gone, 0)
-            THEN min(p.exec_ns) FILTER (WHERE place >= r50 - coalesce(gone, 0)) END AS p50_low,
-        min(p.exec_ns) FILTER (WHERE place >= r50) AS p50_ns,
-        CASE WHEN r99 > coalesce(gone, 0) AND r.known >= 1000
-            THEN min(p.exec_ns) FILTER (WHERE place >= r99 - coalesce(gone, 0)) END AS p99_low,
-        CASE WHEN r.known >= 1000 THEN min(p.exec_ns) FILTER (WHERE place >= r99) END AS p99_ns,
-        max(p.exec_ns) AS max_ns,
-        r.known < 1000 AS few
-    FROM ranks AS r LEFT JOIN placed AS p ON r.class IS NOT DISTINCT FROM p.class
-    GROUP BY r.class, r.tasks, r.gone, r.known, r50, r99
-    ORDER BY {order} DESC NULLS LAST, r.class
+    SELECT class, task_class, selection, known, tasks, total_ns, p50, p99, max_ns
+    FROM quantiles
+    ORDER BY {order} DESC NULLS LAST, class, task_class
 """
 
 TILES = """
@@ -228,7 +222,14 @@ NOW = """
 
 REQUEST_ORDERS = ("arrival", "ttft_ns DESC", "per_token_ns DESC", "total_ns DESC", "queued_ns DESC", "tokens DESC")
 TASK_ORDERS = ("start", "exec_ns DESC", "queue_ns DESC", "complete", "class", "worker")
-CLASS_ORDERS = ("total_ns", "p99_ns", "p50_ns", "max_ns", "tasks")
+CLASS_ORDERS = {
+    "total": "total_ns",
+    "p99": "p99.high",
+    "p50": "p50.high",
+    "max": "max_ns",
+    "tasks": "tasks.low",
+}
+"""Orders of the classes, by what they are called"""
 
 
 def of_request(request: int) -> Clause:
@@ -252,6 +253,12 @@ def of_tasks(selection: Selection) -> list[str]:
     if selection.request is not None:
         told.append(of_request(selection.request))
     return told
+
+
+def slowest(selection: Selection, order: str) -> str:
+    """How often and how long the tasks of each class ran that completed in the window; order: of `CLASS_ORDERS`."""
+    completed = "complete >= window_begin() AND complete < window_end()"
+    return fill(SLOWEST, where=where(completed, *of_tasks(selection)), order=Clause(CLASS_ORDERS[order]))
 
 
 def of_requests(selection: Selection) -> list[str]:

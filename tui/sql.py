@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from textual.widgets import Static
 from ..analyze.formats import FORMATS, format_of
 from ..analyze.output import Written, check_free, write_file
 from ..analyze.session import Session
-from ..store.errors import MegascopeError, Refused, Usage
+from ..store.errors import Refused, Usage
 from . import trust
 from .database import Answer, Failure, Question
 from .dialogs import Prompt
@@ -54,6 +55,7 @@ class Sql(Workbench):
         self._history: History | None = None
         self._busy = False
         self._shown: Question | None = None
+        self._told = ""
 
     def body(self) -> Iterable[Widget]:
         yield Editor(id="editor")
@@ -74,7 +76,8 @@ class Sql(Workbench):
         self._tell_answer("f5 runs it, tab completes, ? after esc shows all keys")
 
     def edit(self, sql: str) -> None:
-        """Put a query into the editor."""
+        """Put a query into the editor: why the one before could not run is not of this one."""
+        self.problem("sql.result", "")
         self.editor.text = sql
         self.editor.move_cursor(self.editor.document.end)
         self.editor.focus()
@@ -90,8 +93,7 @@ class Sql(Workbench):
             self.action_run()
 
     def show(self, answer: Answer) -> None:
-        self._busy = False
-        self.say("")
+        self._done()
         if answer.question.key == "sql.export":
             path, written = answer.value
             self.say(f"wrote {written.rows:,} rows to {path}")
@@ -101,11 +103,17 @@ class Sql(Workbench):
         self.query_one(Rows).show(answer.value, empty="no rows", keep=False)
         told = f">{rows:,} rows: the first {rows:,} are shown, f2 exports all" if answer.more else f"{rows:,} rows"
         told += f" in {duration(answer.seconds * 1e9)}"
-        self._tell_answer(told + "".join(f" · {note}" for note in answer.notes), warn=answer.more)
+        self._told = told + "".join(f" · {note}" for note in answer.notes)
+        self._tell_answer(self._told, warn=answer.more)
 
     def fail(self, failure: Failure) -> None:
-        self._busy = False
+        self._done()
+        if failure.question.key == "sql.export":
+            self.say(failure.error, error=True)
+            return
         super().fail(failure)
+        if self._shown is not None and failure.question.key == "sql.result":
+            self._tell_answer(f"of a query before: {self._told}", warn=True)
 
     def on_editor_possible(self, message: Editor.Possible) -> None:
         """Show what the word may become."""
@@ -128,8 +136,11 @@ class Sql(Workbench):
             return
         assert self._history is not None
         problem = self._history.add(sql)
+        self.problem("sql.result", "")
         self._ask_sql(Question("sql.result", sql, rows=ROWS, window=self.window, shape=page_of_all, notes=True))
-        self.say(problem or "running; esc stops it", error=bool(problem))
+        self.standing("running; esc stops it")
+        if problem:
+            self.say(problem, error=True)
 
     def action_history(self, by: int) -> None:
         """An older or a newer query."""
@@ -139,19 +150,21 @@ class Sql(Workbench):
             self.edit(found)
 
     def action_export(self) -> None:
-        """Write the whole answer to a file."""
-        if not self.editor.text.strip() or self.bench.source.trace is None:
-            self.say(NO_TRACE if self.bench.source.trace is None else "there is no query to export", error=True)
-            return
-        hint = "the ending is the format: .csv .json .parquet .arrow .txt; esc: no"
-        self.app.push_screen(Prompt("export to", hint, "answer.csv"), self._export)
+        """Write the whole answer that is shown to a file."""
+        if self._shown is None:
+            self.say("there is no answer to export yet: f5 runs the query", error=True)
+        elif self._shown.sql != self.editor.text.strip():
+            self.say("the answer below is of another query: f5 runs this one, then f2 exports it", error=True)
+        else:
+            hint = "the ending is the format: .csv .json .parquet .arrow .txt; esc: no"
+            self.app.push_screen(Prompt("export to", hint, "answer.csv", self._check_export), self._export)
 
     def action_leave(self) -> None:
         """Stop the query that runs; else leave the editor."""
         if self._busy:
-            self._busy = False
             self.bench.sql_database.forget("sql.result")
             self.bench.sql_database.forget("sql.export")
+            self._done()
             self.say("stopped")
         else:
             self.query_one(Rows).focus()
@@ -160,26 +173,34 @@ class Sql(Workbench):
         """Back to the editor."""
         self.editor.focus()
 
-    def _export(self, name: str | None) -> None:
-        if not name:
-            return
-        sql, path, trace = self.editor.text.strip(), Path(name).expanduser(), self.bench.source.trace
+    def _check_export(self, name: str) -> None:
+        """Raises MegascopeError for a place that cannot be written to."""
+        path, trace = Path(name).expanduser(), self.bench.source.trace
         assert trace is not None
-        try:
-            form = _format(path)
-            check_free(path, force=False)
-            if path.resolve().is_relative_to(trace.resolve()):
-                raise Refused(f"cannot write {path}", "it lies in the trace", "name a place outside it")
-        except MegascopeError as error:
-            self.say(str(error).replace(" or --force", ""), error=True)
+        _format(path)
+        check_free(path, force=True)
+        if os.path.lexists(path):
+            # There is no --force here.
+            raise Refused(f"cannot write {path}", "it exists", "give another name")
+        if path.resolve().is_relative_to(trace.resolve()):
+            raise Refused(f"cannot write {path}", "it lies in the trace", "name a place outside it")
+
+    def _export(self, name: str | None) -> None:
+        if name is None or self._shown is None:
             return
+        sql, path = self._shown.sql, Path(name).expanduser()
 
         def work(session: Session) -> tuple[Path, Written]:
             with session.run(sql) as result:
-                return path, write_file(result, form, path)
+                return path, write_file(result, _format(path), path)
 
-        self._ask_sql(Question("sql.export", sql, window=self.window, work=work))
-        self.say("writing; esc stops it")
+        self._ask_sql(Question("sql.export", sql, window=self._shown.window, work=work))
+        self.standing("writing; esc stops it")
+
+    def _done(self) -> None:
+        """Nothing runs any more."""
+        self._busy = False
+        self.standing("")
 
     def _ask_sql(self, question: Question) -> None:
         """Ask on the SQL screen's own session, so that a long query holds up no other screen."""

@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ..store.errors import Usage
 from . import queries
 from .database import WHOLE, Answer, Question
 from .dialogs import Prompt
@@ -111,11 +110,7 @@ class Tasks(Workbench):
             sql = fill(queries.PRODUCERS, iteration=iteration, dep=dep)
             self.ask(Question("tasks.list", sql, rows=PAGE, shape=self._shape))
             return
-        try:
-            filtered = conditions(asked.filter)
-        except Usage as error:
-            self.say(str(error), error=True)
-            return
+        filtered = conditions(asked.filter)
         jumped = asked.task is not None
         sql = fill(
             queries.TASKS,
@@ -162,7 +157,7 @@ class Tasks(Workbench):
     def action_filter(self) -> None:
         """Ask for a filter."""
         hint = "class  worker=3  request=7  exec>20us  queue>1ms  missing"
-        self.app.push_screen(Prompt("filter tasks", hint, self._asks.filter), self._filter)
+        self.app.push_screen(Prompt("filter tasks", hint, self._asks.filter, conditions), self._filter)
 
     def action_order(self, by: int) -> None:
         """Sort by the next column."""

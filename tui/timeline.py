@@ -37,6 +37,7 @@ class Timeline(Workbench):
         Binding("f", "fit", "fit", tooltip="show the whole trace"),
         Binding("i", "interval", "interval", show=False, tooltip="show the selected interval"),
         Binding("w", "worker", "worker", show=False, tooltip="select this worker, everywhere; again: all"),
+        Binding("escape", "unmark", "no interval", show=False, tooltip="forget where an interval was to begin"),
         Binding("x", "loss", "next loss", show=False, tooltip="go to the next place where something is missing"),
         Binding("left", "move(0, -1)", "left", show=False, tooltip="move the cursor; at the edge the view moves too"),
         Binding("right", "move(0, 1)", "right", show=False),
@@ -118,8 +119,7 @@ class Timeline(Workbench):
             return
         else:
             lanes.drawn = answer.value
-            if not answer.table.num_rows:
-                self.say("nothing is known of these workers at this time")
+            self._tell_standing()
         lanes.refresh()
         self._tell_cell()
 
@@ -193,14 +193,21 @@ class Timeline(Workbench):
         t = lanes.view.time_of(lanes.column)
         if lanes.mark is None:
             lanes.mark = t
-            self.say("interval begins here: move, and press space at its end")
+            self._tell_standing()
             lanes.refresh()
             return
         begin, end = min(lanes.mark, t), max(lanes.mark, t) + lanes.view.cell_ns
         lanes.mark = None
+        self._tell_standing()
         self._interval = (begin, end)
         self.bench.select(self.bench.selection.with_(interval=(begin, end)))
         self.say(f"{duration(end - begin)} selected: every screen follows")
+
+    def action_unmark(self) -> None:
+        """Begin no interval."""
+        self.lanes.mark = None
+        self.lanes.refresh()
+        self._tell_standing()
 
     def action_worker(self) -> None:
         """Select the worker under the cursor, or all."""
@@ -288,6 +295,16 @@ class Timeline(Workbench):
         self.ask(Question("timeline.loss", sql, rows=_MOST_SPANS, shape=partial(legend.spans, window=window)))
         sql = fill(queries.MARKS, begin=wide.begin, end=wide.end)
         self.ask(Question("timeline.marks", sql, rows=_MOST_SPANS, shape=legend.notes))
+
+    def _tell_standing(self) -> None:
+        """What is under way, or why there is nothing to see."""
+        lanes = self.lanes
+        if lanes.mark is not None:
+            self.standing("interval begins here: move, and press space at its end; esc: no")
+        elif lanes.drawn is not None and not lanes.drawn.cells.known.any():
+            self.standing("nothing is known of these workers at this time")
+        else:
+            self.standing("")
 
     def _tell_cell(self) -> None:
         """What is under the cursor, in one line."""

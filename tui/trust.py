@@ -67,6 +67,9 @@ def line(trust: Trust, info: TraceInfo) -> Text:
         else:
             style = GOOD if not trust.missing and not trust.damaged else WARN
             out.append(f"coverage {share(eligible - trust.missing, eligible)} of {count(eligible)} events", style)
+    if info.state != "sealed":
+        out.append(" · ")
+        out.append("recording" if info.recording else "unsealed", WARN)
     lost = [row for row in trust.losses if row["severity"] != "info"]
     for row in lost[:2]:
         out.append(" · ")
@@ -81,45 +84,50 @@ def line(trust: Trust, info: TraceInfo) -> Text:
     left_out = [note for note in info.notes if not note.startswith("the trace is")]
     if left_out:
         out.append(f" · {text(left_out[0])}" + (f" and {len(left_out) - 1} more notes" if left_out[1:] else ""), WARN)
-    if info.state != "sealed":
-        out.append(" · ")
-        out.append("recording" if info.recording else "unsealed: its end was not recorded", WARN)
     return out
 
 
 def block(trust: Trust, info: TraceInfo, width: int, height: int) -> Text:
-    """The trust block of the Overview: coverage by hook where something is missing, then losses, then notes."""
-    lines: list[Text] = []
-    short = [row for row in trust.hooks if _missing(row)]
+    """The trust block of the Overview, as far as there is room: losses, coverage by hook where something is missing, of
+    the programs whose rows the events are first, then notes.
+    """
+    lines = [_loss(row) for row in trust.losses if row["severity"] != "info"]
+    of_events = {row["program"] for row in trust.rows}
+    short = sorted((row for row in trust.hooks if _missing(row)), key=lambda row: row["program"] not in of_events)
     if trust.hooks and not short:
         hooks = ", ".join(dict.fromkeys(text(row["hook"]) for row in (*trust.rows, *trust.hooks)))
         lines.append(Text.assemble(("complete at every hook: ", GOOD), hooks))
     several = len({row["program"] for row in trust.hooks}) > 1
     for row in short:
         eligible, gone = row["eligible"] or 0, _missing(row)
+        ways = (("lost", row["lost"]), ("refused", row["refused"]), ("not written", row["not_written"]))
         lines.append(
             Text.assemble(
                 (f"{text(row['hook']):<9}", "bold"),
                 (f"{share(eligible - gone, eligible):>7}", WARN),
-                f" of {count(eligible)} eligible; lost {count(row['lost'])}, refused {count(row['refused'])}, "
-                f"not written {count(row['not_written'])}" + (f"; {text(row['program'])}" if several else ""),
+                f" of {count(eligible)} eligible; {', '.join(f'{way} {count(n)}' for way, n in ways if n)}"
+                + (f"; {text(row['program'])}" if several else ""),
             )
         )
-    for row in trust.losses:
-        style = {"damaged": BAD, "degraded": WARN}.get(row["severity"], DIM)
-        lines.append(
-            Text.assemble(
-                (f"{text(row['kind'])} {count(row['count'])} {text(row['unit'])}", style),
-                f": {text(row['place'])}; ",
-                (text(row["todo"]), "italic"),
-            )
-        )
+    lines += [_loss(row) for row in trust.losses if row["severity"] == "info"]
     lines += [Text(f"note: {text(note)}", WARN) for note in info.notes]
     if len(lines) > height:
         lines = [*lines[: height - 1], Text(f"and {len(lines) - height + 1} more: see coverage and loss in SQL", DIM)]
     for told in lines:
         told.truncate(width, overflow="ellipsis")
     return Text("\n").join(lines)
+
+
+def _loss(row: dict[str, Any]) -> Text:
+    """How much was lost, where, and what is to be done."""
+    return Text.assemble(
+        (
+            f"{text(row['kind'])} {count(row['count'])} {text(row['unit'])}",
+            {"damaged": BAD, "degraded": WARN}.get(row["severity"], DIM),
+        ),
+        f": {text(row['place'])}; ",
+        (text(row["todo"]), "italic"),
+    )
 
 
 def _missing(row: dict[str, Any]) -> int:

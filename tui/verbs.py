@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..store import arguments, signals
 from ..store.errors import Exit, Refused, Usage
+
+if TYPE_CHECKING:
+    from .app import Megascope
 
 
 class Tui:
@@ -24,7 +30,9 @@ class Tui:
         parser.add_argument(
             "source", nargs="?", type=Path, metavar="TRACE|SEGMENT", help="default: the one live engine"
         )
-        parser.add_argument("--threads", type=int, metavar="N", help="of each of two sessions; default: one per core")
+        parser.add_argument(
+            "--threads", type=arguments.threads, metavar="N", help="of each of two sessions; default: one per core"
+        )
         parser.add_argument("--no-history", action="store_true", help="do not keep what is asked in SQL")
 
     @staticmethod
@@ -32,8 +40,6 @@ class Tui:
         """Run the verb."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise Usage("cannot show the workbench", "this is no terminal", "use megascope report or sql in a pipe")
-        if args.threads is not None and args.threads < 1:
-            raise Usage("cannot show the workbench", f"{args.threads} is no number of threads", "give 1 or more")
         from .history import default_path
         from .model import Source
 
@@ -43,8 +49,16 @@ class Tui:
         from .app import Megascope
 
         app = Megascope(source, threads=args.threads, history=None if args.no_history else default_path())
-        app.run()
+        asyncio.run(_show(app))
         return app.return_code or Exit.DONE
+
+
+async def _show(app: Megascope) -> None:
+    """Run the app; SIGTERM and SIGHUP end it as q does, so that it removes what it wrote."""
+    loop = asyncio.get_running_loop()
+    for number in signals.heeded():
+        loop.add_signal_handler(number, app.exit, None, 128 + number)
+    await app.run_async()
 
 
 def _only_live() -> Path:

@@ -103,7 +103,9 @@ class Watching(Workbench):
             if posted.defect is not None:
                 raise posted.defect
             self.fail(posted)
-        elif posted.question.key == MAP_KEY:
+            return
+        self.problem(posted.question.key, "")
+        if posted.question.key == MAP_KEY:
             self.take(posted)
         else:
             self._replayed_maps[posted.question.key] = posted.value
@@ -121,9 +123,9 @@ class Watching(Workbench):
         if trace is not None and program is not None and program.key not in self._replayed_maps:
             self._replays.ask(trace, Question(program.key, "SHOW TABLES", work=maps_of))
         elif question is None:
-            self._asked.pop(MAP_KEY, None)
+            self.forget(MAP_KEY)
         elif trace is not None:
-            self._asked.pop(MAP_KEY, None)
+            self.forget(MAP_KEY)
             self._replays.ask(trace, question)
         elif self.bench.info is not None:
             self.ask(replace(question, window=self.window))

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SCREENS = ("overview", "timeline", "tasks", "requests", "now", "sql", "monitors")
 TITLES = {"sql": "SQL"}
 NO_TRACE = "no trace: record this engine with `megascope capture`, then `megascope tui TRACE`"
+STATUS_LINES = 4
+"""What a message at the bottom may take, as in the style sheet."""
 MOVING: list[BindingType] = [
     Binding("up,down", "", "move", tooltip="move the cursor; also pgup, pgdn, home, end"),
     Binding("left,right", "", "columns", tooltip="show columns further left or right"),
@@ -61,7 +63,9 @@ class Workbench(Screen[None]):
         self._followed: object = None
         self._asked: dict[str, Question] = {}
         self._waiting: set[str] = set()
+        self._said: tuple[str, bool] = ("", False)
         self._problems: dict[str, str] = {}
+        self._standing = ""
 
     @abstractmethod
     def body(self) -> Iterable[Widget]:
@@ -86,6 +90,7 @@ class Workbench(Screen[None]):
     def on_mount(self) -> None:
         self.bench.screens_by_key[self.KEY] = self
         self.tell()
+        self.tell_status()
 
     def on_screen_resume(self) -> None:
         self.tell()
@@ -101,6 +106,11 @@ class Workbench(Screen[None]):
 
     def on_resize(self, _: events.Resize) -> None:
         self.call_after_refresh(self.tell)
+        self.call_after_refresh(self.tell_status)
+
+    def on_mouse_down(self, _: events.MouseDown) -> None:
+        """A click is an act like a key that does something."""
+        self.hush()
 
     @property
     def is_there(self) -> bool:
@@ -116,8 +126,9 @@ class Workbench(Screen[None]):
         """Ask anew if the selection or the trace has changed since."""
         if self.bench.info is None:
             if self.bench.source.trace is None and self.KEY not in ("now", "monitors"):
-                self.say(NO_TRACE, error=True)
+                self.problem("trace", NO_TRACE)
             return
+        self.problem("trace", "")
         if again or self._followed != self.bench.version:
             self._followed = self.bench.version
             self.ask_all()
@@ -141,8 +152,7 @@ class Workbench(Screen[None]):
             if isinstance(self.app.screen, Behind):
                 self.app.screen.tell(answer.value)
             return
-        if self._problems.pop(answer.question.key, None) is not None:
-            self.say("")
+        self.problem(answer.question.key, "")
         self.show(answer)
 
     def fail(self, failure: Failure) -> None:
@@ -150,14 +160,52 @@ class Workbench(Screen[None]):
         if not self.is_there:
             return
         self._waiting.discard(failure.question.key)
-        self._problems[failure.question.key] = failure.error
-        self.say("")
+        if failure.question.key == f"{self.KEY}.notes":
+            self.say(failure.error, error=True)
+        else:
+            self.problem(failure.question.key, failure.error)
+
+    def forget(self, key: str) -> None:
+        """A question is no longer of what is shown, nor is why it had no answer."""
+        self._asked.pop(key, None)
+        self.problem(key, "")
 
     def say(self, told: str, *, error: bool = False) -> None:
-        """One line at the bottom; without words the oldest problem that there still is."""
-        if not told and self._problems:
-            told, error = next(iter(self._problems.values())), True
-        line = Text(text(told), trust.BAD if error else "", no_wrap=True, overflow="ellipsis")
+        """At the bottom, what came of the last act; it goes with the next (see `hush`)."""
+        self._said = told, error
+        self.tell_status()
+
+    def hush(self) -> None:
+        """The user does something else: what was said of the act before no longer applies."""
+        if self._said[0]:
+            self.say("")
+
+    def problem(self, key: str, told: str) -> None:
+        """At the bottom while nothing is said: an error that stands until it is told that it is over, with no words."""
+        if self._problems.get(key, "") != told:
+            self._problems.pop(key, None)
+            if told:
+                self._problems[key] = told
+            self.tell_status()
+
+    def standing(self, told: str) -> None:
+        """At the bottom while nothing is said and there is no problem: what goes on; without words it is over."""
+        if self._standing != told:
+            self._standing = told
+            self.tell_status()
+
+    def tell_status(self) -> None:
+        """The message at the bottom."""
+        if not self.is_there:
+            return
+        told, error = self._said
+        if not told:
+            told, error = next(iter([*self._problems.values(), *self.bench.problems.values()]), ""), True
+        if not told:
+            told, error = self._standing, False
+        line = Text(text(told), trust.BAD if error else "")
+        # Words are wrapped: a little less than all cells of its lines can be filled.
+        line.truncate(max(self.size.width * STATUS_LINES * 9 // 10, 40), overflow="ellipsis")
         self.query_one("#status", Static).update(line)
 
     def tell(self) -> None:

@@ -2,7 +2,7 @@
 -- column: class VARCHAR: name of the task class
 -- column: selection VARCHAR: what its rows stand for: only of all events is there a distribution
 -- column: tasks STRUCT [tasks]: that completed in the window
--- column: exec_ms DOUBLE [ms]: running time of those recorded
+-- column: exec_ms DOUBLE [ms]: running time of those recorded, also what of it lay before the window
 -- column: exec_p50 STRUCT [ns]: half of them run no longer; between low and high, open where missing ones may lie beyond
 -- column: exec_p90 STRUCT [ns]: … nine of ten
 -- column: exec_p99 STRUCT [ns]: … 99 of 100

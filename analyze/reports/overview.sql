@@ -14,7 +14,7 @@ eligible AS (
         program_name, any_value(selection) AS selection, sum(eligible) AS eligible, sum(written) AS written,
         sum(observed) AS observed, sum(emitted) AS emitted,
         count(*) FILTER (WHERE NOT closed) AS open, count(DISTINCT epoch) AS epochs, min(epoch) AS first_epoch,
-        max(epoch + epochs - 1) AS last_epoch
+        max(epoch + epochs - 1) AS last_epoch, covered(window_begin(), window_end() - 1) AS covered
     FROM coverage GROUP BY program_name
 ),
 done AS (
@@ -42,9 +42,11 @@ by_kind AS (
 ),
 served AS (
     SELECT
-        count(*) AS requests, min(selection) AS selection, list(ttft_ns) FILTER (WHERE selection = 'all') AS ttft,
+        count(*) FILTER (WHERE state IS NOT NULL) AS requests, min(selection) AS selection, list(ttft_ns) FILTER (WHERE selection = 'all') AS ttft,
         list(per_token_ns) FILTER (WHERE selection = 'all' AND tokens > 1) AS per_token
-    FROM requests WHERE state IS NOT NULL
+    FROM requests
+    -- One without any event never began, or all of them were lost.
+    WHERE state IS NOT NULL OR missing_rows('request', arrival, 9223372036854775807) IS DISTINCT FROM 0
 ),
 stepped AS (
     SELECT count(*) AS steps, min(selection) AS selection, list(ns) FILTER (WHERE told AND selection = 'all') AS lengths
@@ -82,12 +84,15 @@ facts AS (
                 '%.2f %%: %d of %d eligible events observed', floor(1e4 * e.observed / e.eligible) / 100,
                 e.observed::BIGINT, e.eligible::BIGINT)
                 || CASE WHEN e.emitted > 0 THEN printf(', %d rows written', e.written::BIGINT) ELSE '' END
-            WHEN e.eligible > 0 THEN printf(
-                '%.2f %%: %d of %d eligible events written', floor(1e4 * e.written / e.eligible) / 100,
+            WHEN e.eligible > 0 AND (e.covered IS NULL OR l.completes IS NULL) THEN printf(
+                'unknown: not all of it was closed or counted; %d of %d eligible events written in what was',
                 e.written::BIGINT, e.eligible::BIGINT)
+            WHEN e.eligible > 0 THEN printf(
+                '%.2f %%: %d of %d eligible events written and here', floor(1e4 * e.covered) / 100,
+                round(e.covered * e.eligible)::BIGINT, e.eligible::BIGINT)
             ELSE 'nothing was eligible'
         END, NULL
-    FROM eligible AS e
+    FROM eligible AS e, lost AS l
     UNION ALL
     SELECT 21, 0, 'coverage', 'recording', 'unknown: no interval was closed', NULL
     FROM (SELECT count(*) AS n FROM eligible) WHERE n = 0

@@ -1,5 +1,6 @@
--- meaning: Requests that were there in the window, the longest wait for a first token first. What was shared with a
---   batch stands in every member's row and is not to be added up.
+-- meaning: Requests that were there in the window, waiting or served, the longest wait for a first token first. When they
+--   began and ended is of their whole life; tasks and waits are those in the window. What was shared with a batch stands in
+--   every member's row and is not to be added up.
 -- portable: yes
 -- column: request BIGINT: request generation
 -- column: external_id VARCHAR: the serving system's own name for it
@@ -33,5 +34,4 @@ SELECT
     ) / 1e6 AS wait_ms,
     covered
 FROM requests
-WHERE tasks + shared_tasks > 0 OR state IS NOT NULL
 ORDER BY ttft_ms DESC NULLS LAST, request

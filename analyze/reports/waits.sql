@@ -3,7 +3,8 @@
 -- column: class VARCHAR: class of the task in hand; null for work
 -- column: selection VARCHAR: what its rows stand for: only of all events is there a distribution
 -- column: waits STRUCT [waits]: that ended in the window
--- column: wait_ms DOUBLE [ms]: time inside the window, also of waits that go on after it; where both ends are known
+-- column: wait_ms DOUBLE [ms]: time inside the window, of waits whose ends are both known; of those still open to the window's
+--   end
 -- column: p50 STRUCT [ns]: half of them last no longer; between low and high, open where missing ones may lie beyond
 -- column: p99 STRUCT [ns]: … 99 of 100
 -- column: worst_dep VARCHAR: the dependency that was waited for longest in all

@@ -6,7 +6,7 @@
 -- column: sm INTEGER: multiprocessor
 -- column: role VARCHAR: compute, scheduler, …
 -- column: tasks BIGINT [tasks]: that it ran at least in part
--- column: busy_ms DOUBLE [ms]: inside tasks, as recorded
+-- column: busy_ms DOUBLE [ms]: inside tasks, as recorded: of each the part in the window
 -- column: busy_low DOUBLE: the least share of its time that it was busy
 -- column: busy_high DOUBLE: the greatest: whatever is not known to be a wait might have been a task
 -- column: wait_data_ms DOUBLE [ms]: waiting for data

@@ -1,6 +1,8 @@
 -- table: requests
--- meaning: Request generations: one occupancy of a slot each; how long each took, and what was done for it.
--- reads: requests, request_sets, tasks, waits, events, derivation, window
+-- meaning: Request generations: one occupancy of a slot each; how long each took, and what was done for it. Of a window
+--   those that were there in it, waiting or served: when each arrived, began and ended is of its whole life, what was
+--   done for it of the window.
+-- reads: requests, request_sets, tasks, waits, serving, derivation, window
 -- calls: covered, missing_rows
 -- coverage: host_ring, rows
 -- column: admitted BIGINT [ns]: it got its slot
@@ -68,8 +70,14 @@ told AS (
         max(t) FILTER (WHERE state IN (7, 8)) AS ended,
         max(t) AS last,
         arg_max(state, row(t, state)) AS state
-    FROM (SELECT request, t, aux & 4294967295 AS state FROM stored_events WHERE hook = 10)
-    GROUP BY request
+    FROM stored_serving WHERE hook = 10 GROUP BY request
+),
+lives AS (
+    SELECT
+        r.request,
+        -- Whose end was lost had left its slot when the next one got it.
+        coalesce(k.ended, lead(k.admitted) OVER (PARTITION BY r.slot ORDER BY k.admitted, r.request)) AS gone
+    FROM stored_requests AS r JOIN told AS k ON r.request = k.request WHERE k.admitted IS NOT NULL
 )
 SELECT
     r.*,
@@ -105,3 +113,6 @@ FROM stored_requests AS r
     LEFT JOIN waited AS v ON r.request = v.request
     LEFT JOIN worked_with AS ww ON r.request = ww.request
     LEFT JOIN waited_with AS vw ON r.request = vw.request
+    LEFT JOIN lives AS l ON r.request = l.request
+WHERE coalesce(r.arrival <= getvariable('window_to'), true)
+    AND coalesce(coalesce(k.ended, l.gone) >= getvariable('window_from'), true)

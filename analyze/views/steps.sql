@@ -1,5 +1,6 @@
--- meaning: One row per iteration of the engine that left anything in the trace.
--- reads: tasks, waits, events, step_requests, derivation
+-- meaning: One row per iteration of the engine that left anything in the trace. Of a window those that overlap it: when
+--   each began and ended is of the whole step, what was done in it of the window.
+-- reads: tasks, waits, serving, step_requests, derivation, window
 -- calls: utc, covered
 -- coverage: rows
 -- column: step BIGINT: iteration
@@ -25,7 +26,7 @@ WITH told AS (
         -- Whoever ends a step says when it began, so that one of the two events is enough for that.
         coalesce(min(t) FILTER (WHERE flags & 1 <> 0), min(t - since_ns) FILTER (WHERE since_ns < 4294967295)) AS t_begin,
         max(t) FILTER (WHERE flags & 2 <> 0) AS t_end
-    FROM stored_events WHERE hook = 11 GROUP BY step
+    FROM stored_serving WHERE hook = 11 GROUP BY step
 ),
 worked AS (
     SELECT
@@ -73,3 +74,4 @@ FROM steps AS s
             ON s.step >= r.from_step AND s.step <= CASE WHEN r.to_step < 0 THEN 9223372036854775807 ELSE r.to_step END
         GROUP BY s.step
     ) AS m ON s.step = m.step
+WHERE coalesce(s.t_begin <= getvariable('window_to'), true) AND coalesce(s.t_end >= getvariable('window_from'), true)

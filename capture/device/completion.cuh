@@ -6,6 +6,9 @@
 
 namespace ms {
 
+/// Of a dependency that the engine's tables may not have.
+MS_DEVICE u32 dep_kind(u32 dep) { return dep <= segment.n_deps ? __ldg(&dep_row(dep).kind) : MS_DEP_NONE; }
+
 /// A record becomes a row: what is constant for the task stands in its descriptor, what is constant for the step in
 /// the serving plan. now: the device's time, a moment after the record was taken.
 MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, ms_ring_row& row) {
@@ -29,11 +32,11 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
   row.dep_class = MS_DEP_NONE;
   u32 dep = 0, kind = MS_DEP_NONE, bytes = 0;
   bool planned = r.iteration < segment.steps;
+  if (r.task != 0) row.task = static_cast<u64>(r.iteration) << 32 | r.task;
   if (r.task != 0 && r.task <= segment.n_tasks) {
     const u8* task = segment.tasks + r.task * segment.task_bytes;
     uint4 d = __ldg(reinterpret_cast<const uint4*>(task));  // a TaskRow
     u32 slot = d.y >> 16;
-    row.task = static_cast<u64>(r.iteration) << 32 | r.task;
     row.tile = d.x;
     row.task_class = static_cast<u16>(d.y);
     dep = d.z, kind = d.w & 0xff;
@@ -72,14 +75,15 @@ MS_DEVICE void complete(const Record& r, u32 worker, u32 sm, u64 now, u64 seq, m
       break;
     case MS_HOOK_WAIT:
     case MS_HOOK_RESUME:
+      if (r.arg2 >= FOR_THIS && r.arg2 - FOR_THIS != dep) dep = r.arg2 - FOR_THIS, kind = dep_kind(dep);
       row.dep = r.arg2 == FOR_END ? segment.end_dep : dep;
-      row.dep_class = dep ? kind : MS_DEP_CONTROL;  // without a task: for work, or for the iteration to end
+      row.dep_class = r.task && dep ? kind : MS_DEP_CONTROL;  // without a task: for work, or for the iteration to end
       row.aux = r.hook == MS_HOOK_WAIT ? pair : time;
       break;
     case MS_HOOK_RELEASE:
       row.dep = r.arg0;
-      row.dep_class = __ldg(&dep_row(r.arg0).kind);
-      row.aux = static_cast<u64>(r.arg1) << 32 | __ldg(&dep_row(r.arg0).wanted);
+      row.dep_class = dep_kind(r.arg0);
+      row.aux = static_cast<u64>(r.arg1) << 32 | (r.arg0 <= segment.n_deps ? __ldg(&dep_row(r.arg0).wanted) : 0);
       break;
     case MS_HOOK_SEND:
       row.aux = bytes;

@@ -37,9 +37,10 @@ struct HookShared {
 };
 #endif
 
-/// What a wait is for: the task's dependency (or work, without a task), the iteration's end, or the arrival of what
-/// peers send to a task that receives.
-enum Awaited : u32 { FOR_DEP = 0, FOR_END = 1, FOR_ARRIVAL = 2 };
+/// What a wait is for: the task's dependency (or work, without a task), the iteration's end, the arrival of what peers
+/// send to a task that receives, or FOR_THIS + d: dependency d. Those beyond MOST_AWAITED are told as the task's.
+enum Awaited : u32 { FOR_DEP = 0, FOR_END = 1, FOR_ARRIVAL = 2, FOR_THIS = 3 };
+constexpr u32 MOST_AWAITED = 0xffff - FOR_THIS;
 
 /// The compute worker's hooks. refresh, start, done and complete may be called by all threads of the block together:
 /// its one thread fires, and no warp diverges for it.
@@ -135,7 +136,8 @@ struct ComputeHooks {
 
  private:
   MS_DEVICE static u32 awaited(u32 task, u32 dep, bool arrival) {
-    return arrival ? FOR_ARRIVAL : !task && dep ? FOR_END : FOR_DEP;
+    if (arrival || dep == 0) return arrival ? FOR_ARRIVAL : FOR_DEP;
+    return dep <= MOST_AWAITED ? FOR_THIS + dep : task ? FOR_DEP : FOR_END;
   }
 };
 

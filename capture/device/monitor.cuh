@@ -192,12 +192,21 @@ struct Monitor : Exporting {
     }
   }
 
-  /// The epoch hook of a worker: a row for programs only.
+  /// The epoch hook of a worker: a row for programs only. One that a program emits is no event of the trace: it is
+  /// counted as over the limit, as on the host.
   MS_DEVICE void fire_epoch(const Watched& w) {
     ms_ring_row row = {};
     row.t = now, row.aux = w.cut_t;
     row.worker = w.worker, row.sm = w.queue.sm(), row.peer = MS_PEER_NONE, row.hook = MS_HOOK_EPOCH;
     run_programs(row, 1, party_of(w).active);
+    const u32 by = __shfl_sync(FULL_WARP, row.by, 0);
+#pragma unroll 1
+    for (u32 left = by ? party_of(w).active : 0; left; left &= left - 1) {
+      const VmAttached& a = party.running[__ffs(left) - 1].vm;
+      u64* counts = a.part(w.worker) + PART_COUNTERS + MS_HOOK_EPOCH * VM_COUNTS;
+      if (lane_id() == 0 && by & a.bit) counts[VM_EMIT_THROTTLED]++;
+    }
+    __syncwarp();
   }
 
   /// Close a worker's interval; at an epoch's end its programs' epochs too.

@@ -167,7 +167,7 @@ struct Producer {
 
   /// The second half; wanted: bits WANTS_START and WANTS_COMPLETE.
   MS_DEVICE void end(u32 t, u32 ready, u32 wanted, u32 iteration) {
-    Space::store_16(slot(enqueued) + 16, t, ready, TASK_RECORD | wanted | iteration, seq + 1);
+    Space::store_16(slot(enqueued) + 16, t, ready, TASK_RECORD | wanted | (iteration & TASK_ITERATION), seq + 1);
     enqueued++, seq += 2;
   }
 
@@ -199,7 +199,7 @@ struct Producer {
 
   MS_DEVICE void put(u32 at, u32 stamp, u32 hook, u32 t, u32 task, u32 iteration, u32 arg0, u32 arg1, u32 flags,
                      u32 arg2) {
-    Space::store_16(slot(at), t, task, iteration, stamp);
+    Space::store_16(slot(at), t, task, iteration & TASK_ITERATION, stamp);
     Space::store_16(slot(at) + 16, arg0, arg1, hook | flags << 8 | arg2 << 16, stamp);
   }
 

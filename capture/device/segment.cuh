@@ -86,7 +86,7 @@ struct Segment {
   uint2* native;      // [workers, native_slots], a compiler-native profiler's records
   // in device memory: the engine's tables; entry 0 of the first two is no task and no dependency
   const u8* tasks;         // [n_tasks + 1] of TaskRow
-  const u8* deps;          // of DepRow
+  const u8* deps;          // [n_deps + 1] of DepRow
   const u32* request;      // [steps, slots], 0: nobody
   const u32* request_set;  // [steps]
   // sizes
@@ -99,6 +99,7 @@ struct Segment {
   u32 rank_blocks;
   u32 rounds;       // in which ranks exchange, in an iteration
   u32 n_tasks;
+  u32 n_deps;
   u32 task_bytes;
   u32 dep_bytes;
   u32 end_dep;  // what the end of an iteration is waited for by; 0: nothing

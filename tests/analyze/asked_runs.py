@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from megascope.capture.accounts import Accounts
 from megascope.capture.engines.host import parse_spec
@@ -24,8 +25,11 @@ SMALL = (
 RECORDER = {"program": 1, "name": "recorder", "selection": "all", "source": "", "hash": ""}
 
 
-def record(path: Path, spec_text: str, **how: Any) -> Result:
-    """Run `spec_text` and write what its drainer would; `how` overrides keys of the manifest."""
+def record(path: Path, spec_text: str, *, cut: int | None = None, rows_to: int | None = None, **how: Any) -> Result:
+    """Run `spec_text` and write what its drainer would; `how` overrides keys of the manifest.
+
+    cut, rows_to: as of a recorder that was killed when it had intervals up to the one and events before the other, ns.
+    """
     spec = parse_spec(spec_text)
     engine, sink = HostEngine(spec), MemorySink()
     tables = engine.tables()
@@ -39,11 +43,14 @@ def record(path: Path, spec_text: str, **how: Any) -> Result:
     writer = TraceWriter.create(path, given | how, tables)
     rows = sink.events
     columns = [pa.array(rows[c.name] if c.name != "by" else [1] * len(rows), c.arrow) for c in RING_ROW]
-    writer.append("events", pa.record_batch(columns, schema=RING_ROW.schema))
+    events = pa.record_batch(columns, schema=RING_ROW.schema)
+    writer.append("events", events if rows_to is None else events.filter(pc.less(events["t"], rows_to)))
     workers = tables["workers"].sort_by("worker")
     of = {f"{name}_of": workers[name].to_numpy() for name in ("rank", "monitor")}
     segment = SimpleNamespace(layout=SimpleNamespace(workers=workers.num_rows), **of)
     intervals, coverage, losses = Accounts(cast(SegmentReader, segment)).book(sink.records)
+    if cut is not None:
+        intervals, coverage = (b.filter(pc.less_equal(b["t_end"], cut)) for b in (intervals, coverage))
     writer.append("intervals", intervals)
     writer.append("coverage", coverage)
     for loss in losses:
@@ -53,5 +60,9 @@ def record(path: Path, spec_text: str, **how: Any) -> Result:
             by_column = zip(*told, strict=True)
             arrays = [pa.array(list(values), c.arrow) for values, c in zip(by_column, table, strict=True)]
             writer.upsert(table.name, pa.record_batch(arrays, schema=table.schema))
+    if cut is not None:
+        writer.flush()
+        writer.close()
+        return result
     writer.finish("ended", t=result.t)
     return result

@@ -89,11 +89,15 @@ def begin(
 
 def fill(writer: TraceWriter, n: int = 240) -> None:
     """`n` events, everything that a recording says about them, and 20 lost in a queue."""
+    end = max(n * 10, EPOCH_NS)
     writer.append("events", ring_rows(n))
-    writer.append("coverage", rows(tables.COVERAGE, flow(n + 20, lost=20)))
+    writer.append("coverage", rows(tables.COVERAGE, flow(n + 20, lost=20, t_end=end)))
     writer.append(
         "intervals",
-        rows(tables.INTERVALS, {"workers": 2, "epochs": 1, "seqs": n + 20, "dequeued": n, "lost": 20, "closed": True}),
+        rows(
+            tables.INTERVALS,
+            {"workers": 2, "epochs": 1, "t_end": end, "seqs": n + 20, "dequeued": n, "lost": 20, "closed": True},
+        ),
     )
     writer.append(
         "now",

@@ -119,6 +119,8 @@ def test_windows(path: Path) -> None:
         assert "from 1500000 to 1600000 ns" in repr(run.report("steps"))
         run.window()
         assert query.arrow().to_pylist()[0]["a"] == 1_000_000
+        with pytest.raises(Usage, match="after the trace's end"):
+            run.window("+5s")
 
 
 def test_reports(path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,11 +41,18 @@ def test_lossless(tmp_path: Path) -> None:
     ]
 
 
-def test_one_in_a_million_is_not_full_coverage(tmp_path: Path) -> None:
+def test_one_of_many_is_not_full_coverage(tmp_path: Path) -> None:
     """Percentages round down."""
-    flows = [recordings.flow(1_000_000, lost=1, ring_lost=0)]
-    (line,) = lines_of(recorded(tmp_path / "x.mscope", 9, flows), "events")
+    flows = [recordings.flow(30_000, lost=1, ring_lost=0, t_end=10**6)]
+    (line,) = lines_of(recorded(tmp_path / "x.mscope", 29_999, flows), "events")
     assert "coverage 99.99 % of the whole trace" in line
+    assert "damaged" not in line
+
+
+def test_rows_that_are_nowhere_are_not_covered(tmp_path: Path) -> None:
+    """What was written and is not here counts against coverage, however it went."""
+    (line,) = lines_of(recorded(tmp_path / "x.mscope", 9, [recordings.flow(1_000_000, lost=1)]), "events")
+    assert "coverage 0 % of the whole trace" in line
     assert "damaged: 999,990 rows were written" in line
 
 
@@ -82,7 +89,7 @@ def test_open_intervals_are_apart(tmp_path: Path) -> None:
     flows = [recordings.flow(100), recordings.flow(0, observed=30, closed=False, written=30, emitted=30)]
     path = recorded(tmp_path / "x.mscope", 130, flows)
     assert lines_of(path, "events", "coverage") == [
-        "events: selection all · coverage 100 % of the whole trace "
+        "events: selection all · coverage 100 % of closed intervals "
         "(observed 100 of 100 eligible; lost 0 in worker queues, 0 in the ring) "
         "· 1 open intervals apart: observed 30, eligible unknown",
         "coverage: 1 rows closed, 1 open: nothing is claimed of what was eligible there",

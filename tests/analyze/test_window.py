@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import recordings
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from megascope.analyze.when import device_time, moment
 from megascope.analyze.window import WHOLE, Window
 from megascope.store import seal, spool
 from megascope.store.errors import Refused, Usage
+from megascope.store.tables import STREAMS
 
 PARTS, PART_ROWS = 8, 120
 ROWS = PARTS * PART_ROWS
@@ -164,6 +166,50 @@ def test_window_confines_every_view(path: Path) -> None:
         assert one(session, "SELECT window_end()") == LAST + 1
         with pytest.raises(Usage, match="5 to 5 is no stretch of time"):
             session.window(5, 5)
+
+
+def test_a_window_outside_the_trace_is_refused(path: Path) -> None:
+    """On either side, open or not; what was looked at stays. At its edges there is something to see."""
+    with Session.open(path, threads=1) as session:
+        session.window(2000, 3000)
+        for window in ((LAST + 11, None), (10**10, None), (10**10, 10**11)):
+            with pytest.raises(Usage, match=r"after the trace's end; the trace goes from 0 to \d+ ns"):
+                session.window(*window)
+        for window in ((None, -5), (None, 0), (-20, -5)):
+            with pytest.raises(Usage, match=r"ms before the trace begins; the trace goes from 0 to "):
+                session.window(*window)
+        assert session.looked_at() == (2000, 3000)
+        session.window(LAST, None)
+        assert one(session, "SELECT count(*) FROM events") == 1
+        session.window(None, 1)
+        assert one(session, "SELECT count(*) FROM events") == 1
+        # The recording ended after its last event.
+        session.window(LAST + 5, None)
+        begin, end = session.looked_at() or (0, 0)
+        assert (begin, end) == (LAST + 5, LAST + 11)
+        assert one(session, "SELECT window_end() - window_begin()") == 6
+
+
+def test_a_window_where_only_summaries_are(tmp_path: Path) -> None:
+    """Raw rows stop at the disk budget, and coverage goes on: there is something to see of it."""
+    writer = recordings.begin(tmp_path / "x.mscope")
+    writer.append("events", recordings.ring_rows(10))
+    writer.append("intervals", one_row("intervals", {"t_begin": 5000, "t_end": 6000}))
+    writer.flush()
+    with Session.open(writer.path, threads=1) as session:
+        session.window(5500, None)
+        assert session.looked_at() == (5500, 6000)
+        with pytest.raises(Usage, match="after the trace's end; the trace goes from 0 to 6000 ns"):
+            session.window(6000, None)
+    writer.finish("ended")
+
+
+def one_row(stream: str, values: dict[str, int]) -> pa.RecordBatch:
+    """One row of a stream: these values, 0 and null for the rest."""
+    (table,) = (t for t in STREAMS if t.name == stream)
+    rest = (None if f.nullable else "" if pa.types.is_string(f.type) else 0 for f in table.schema)
+    columns = [pa.array([values.get(f.name, value)]).cast(f.type) for f, value in zip(table.schema, rest, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
 def test_windows_of_a_recording_that_goes_on(tmp_path: Path) -> None:

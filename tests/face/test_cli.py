@@ -31,6 +31,8 @@ def test_help_names_every_verb_and_the_exit_codes() -> None:
         assert (type(verb).__doc__ or "").splitlines()[0] in one.stdout
     for code in ("0 done", "1 failed", "2 usage", "3 refused", "4 done, but incomplete", "130 interrupted"):
         assert code in " ".join(said.stdout.split())
+    for code in ("129 terminal closed (SIGHUP)", "143 terminated (SIGTERM)"):
+        assert code in " ".join(said.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,29 @@ def test_help_names_every_verb_and_the_exit_codes() -> None:
         (["replay", SAMPLE, "--program", "slow_tasks", "--set", "threshold_ns=x"], 3, "cannot load program slow_tasks"),
         (["replay", SAMPLE, "--program", "latency", "--budget", "rows"], 2, "say --budget instructions=1000000,rows="),
         (["replay", SAMPLE, "--program", "latency", "-o", SAMPLE], 3, "it is the trace that is replayed"),
+        (["replay", SAMPLE, "--program", "latency", "-o", "no/x.mscope"], 3, "there is no directory no; create it"),
+        (["replay", "absent.mscope", "--program", "latency", "-o", "no/x.mscope"], 3, "there is no directory no"),
+        (["capture", "demo:steps=5", "-o", "no/x.mscope"], 3, "cannot create no/x.mscope: there is no directory no"),
+        (["replay", SAMPLE, "--program", "latency", "--budget", "foo=1"], 2, "neither instructions=N nor rows=N"),
+        (["replay", SAMPLE, "--program", "latency", "--limit", "-1"], 2, "--limit: '-1' is not a number of rows"),
+        (["sql", SAMPLE, "SELECT 1", "--limit", "-1"], 2, "--limit: '-1' is not a number of rows: 0 or more"),
+        (["sql", SAMPLE, "SELECT 1", "--timeout", "0"], 2, "--timeout: '0' is not a number of seconds above 0"),
+        (["sql", SAMPLE, "SELECT 1", "--threads", "x"], 2, "--threads: 'x' is not a number of threads: 1 to 4096"),
+        (["tui", SAMPLE, "--threads", "0"], 2, "--threads: '0' is not a number of threads"),
+        (["capture", "demo", "--seconds", "-1"], 2, "--seconds: '-1' is not a number of seconds above 0"),
+        (["capture", "demo", "--max-loss", "nan"], 2, "--max-loss: 'nan' is not a percentage from 0 to 100"),
+        (["capture", "demo", "--keep", "5 parsecs"], 2, "'5 parsecs' is not a length of time such as 500ms"),
+        (["mark", "hello", "--keep", "x"], 2, "'x' is not a length of time such as 500ms, 30s, 10m or 2h"),
+        (["sql", SAMPLE, "SELECT 1", "-o", "no/x.csv"], 3, "there is no directory no; create it first"),
+        (["sql", SAMPLE, "SELECT 1", "-o", "o.xyz"], 2, "its ending .xyz is none of .txt, .csv, .json, .jsonl"),
+        (["report", "waits", SAMPLE, "-o", "x.csv"], 2, "its ending .csv is none of .txt, .json, .parquet; use one"),
+        (["report", "waits", SAMPLE, "-o", "x.jsonl"], 2, "its ending .jsonl is none of .txt, .json, .parquet"),
+        (["report", SAMPLE, "classes"], 2, f"comes before the trace; say megascope report classes {SAMPLE}"),
+        (["report", "absent.mscope", "clases"], 2, "comes before the trace; say megascope report NAME absent.mscope"),
+        (["report", "classes"], 2, "no trace is named; say megascope report classes TRACE"),
+        (["report", "classes", SAMPLE, "--from", "+5s"], 2, "4,965.175 ms after the trace's end; the trace goes from"),
+        (["report", "classes", SAMPLE, "--to", "5"], 2, "5 ns is 1.000 ms before the trace begins; the trace goes"),
+        (["report", "classes", SAMPLE, "--frm", "+1ms"], 2, "unrecognized arguments: --frm"),
         (["sql", SAMPLE, "SELECT * FROM maps.query_x"], 3, 'ask "SHOW TABLES" to see every view'),
     ],
 )
@@ -76,7 +101,33 @@ def test_a_mistake_is_one_line(tmp_path: Path, args: list[str], code: int | None
     assert said.stderr.startswith("megascope: ")
     assert says in said.stderr
     assert said.returncode == code or (code is None and said.returncode in (1, 3))
-    assert not list(tmp_path.glob("*.mscope"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_options_stand_anywhere(at: int) -> None:
+    """Also before an argument that comes after one that may be left out."""
+    words = ["report", "waits", SAMPLE]
+    assert "SELECT" in run(*words[:at], "--sql", *words[at:]).stdout
+    asked = [run(*words[:i], "--from", "+1ms", "-f", "json", *words[i:]).stdout for i in (at, 3)]
+    assert asked[0] == asked[1]
+    assert '"report": "waits"' in asked[0]
+
+
+def test_a_verb_with_arguments_that_may_be_missing() -> None:
+    """Each is given what stands for it, wherever the options are."""
+    assert (
+        run("schema", "-f", "markdown", "loss", "now").stdout == run("schema", "loss", "-f", "markdown", "now").stdout
+    )
+    for words in (["mark", "hi", "--keep=1s", "absent.mseg"], ["programs", "absent.mseg"]):
+        assert "absent.mseg" in run(*words).stderr
+    query = "complete { @n = count(); }"
+    shown = [
+        run("program", "check", *w).stdout
+        for w in (["-e", query, SAMPLE], [query, "-e", SAMPLE], [query, SAMPLE, "-e"])
+    ]
+    assert shown[0].startswith("accepted")
+    assert shown == shown[:1] * 3
 
 
 def test_no_argument_shows_help_and_is_a_usage_error() -> None:

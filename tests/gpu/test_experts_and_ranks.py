@@ -215,7 +215,7 @@ def test_a_recording_of_it_keeps_to_every_rule(
 @pytest.mark.heavy
 def test_the_standard_monitor_of_communication(cuda: Any, segment_path: Path) -> None:
     """Attached to a kernel that runs, it has what was sent to whom and when; as many as its coverage says."""
-    spec = f"{cuda.long},{MODELS['ranks']}"
+    spec = f"{cuda.long},{MODELS['ranks']},arena_mb=32"
     with engine(cuda, segment_path, spec, record=False) as e, attacher(segment_path) as a:
         run = threading.Thread(target=e.run, daemon=True)
         run.start()

@@ -172,3 +172,72 @@ def test_tables_that_do_not_fit_are_refused_in_a_line(cuda: Any, host: ModuleTyp
     workers = [{"worker": w, "monitor": 0, "sm": -1, "role": "compute", "rank": 0} for w in range(2)]
     assert "'workers' has not its 2 workers, or not on their ranks" in refused(good | {"workers": workers}, ranks=2)
     assert "'workers' has not its 2 workers" in refused(good | {"workers": workers[1:]})
+
+
+@pytest.fixture
+def changed(host: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets the host run another version of an example: words of its source that are replaced."""
+
+    def change(example: str, *pairs: tuple[str, str]) -> None:
+        text = (DOCS / f"{example}.cu").read_text()
+        for old, new in pairs:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / f"{example}.cu").write_text(text)
+        monkeypatch.setattr(host, "HERE", tmp_path)
+
+    return change
+
+
+def asked(segment: Path, out: Path, *queries: str) -> list[list[tuple[Any, ...]]]:
+    """Rows of what the recording of a segment answers."""
+    megascope("capture", segment, "-o", out, "--quiet")
+    with Session.open(out) as session:
+        return [[tuple(r.values()) for r in session.run(q).read_all().to_pylist()] for q in queries]
+
+
+SHORT = {"record": True, "ring_mb": 16, "arena_mb": 1, "seconds": 30}
+
+
+def test_a_wait_is_for_the_dependency_that_the_kernel_says(
+    cuda: Any, host: ModuleType, changed: Any, segment_path: Path, tmp_path: Path
+) -> None:
+    """Not for the one that its task is declared with."""
+    changed("smooth", ("task, i, SCALED, end)", "task, i, BLENDED, end)"))
+    host.run(cuda.cupy, "smooth", segment_path, 2, compiled=cuda.compiled, **SHORT)
+    query = "SELECT DISTINCT hook_name, dep FROM events WHERE hook_name IN ('wait', 'resume') AND task > 0 ORDER BY ALL"
+    assert asked(segment_path, tmp_path / "a.mscope", query) == [[("resume", 2), ("wait", 2)]]
+
+
+def test_iterations_are_counted_alike_by_every_hook(
+    cuda: Any, host: ModuleType, changed: Any, segment_path: Path, tmp_path: Path
+) -> None:
+    """From 2^29 on they begin again."""
+    late = f"i + {1 << 29}u"
+    changed(
+        "smooth",
+        ("hooks.complete(i)", f"hooks.complete({late})"),
+        ("hooks.release(task, i,", f"hooks.release(task, {late},"),
+        ("hooks.ready(TILES + 1, TILES, i, task)", f"hooks.ready(TILES + 1, TILES, {late}, task)"),
+    )
+    host.run(cuda.cupy, "smooth", segment_path, 2, compiled=cuda.compiled, **SHORT)
+    query = "SELECT hook_name, min(task >> 32), max(task >> 32) FROM events WHERE task > 0 GROUP BY ALL"
+    (told,) = asked(segment_path, tmp_path / "a.mscope", query)
+    assert {name for name, *_ in told} >= {"start", "complete", "release", "ready"}
+    assert {(low, high) for _, low, high in told} == {(0, 1)}
+    assert megascope("lint", tmp_path / "a.mscope") == ""
+
+
+def test_tasks_and_dependencies_that_nobody_declared_have_their_numbers(
+    cuda: Any, host: ModuleType, segment_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = host.smooth_tables(TILES)
+    monkeypatch.setattr(host, "smooth_tables", lambda _: {"task_classes": declared["task_classes"]})
+    host.run(cuda.cupy, "smooth", segment_path, 2, compiled=cuda.compiled, **SHORT)
+    tasks = "SELECT count(*), count(DISTINCT task), min(task & 4294967295), max(task & 4294967295) FROM events WHERE "
+    out = tmp_path / "a.mscope"
+    starts, releases = asked(
+        segment_path, out, tasks + "hook_name = 'start'", "SELECT DISTINCT dep FROM events WHERE hook_name = 'release'"
+    )
+    assert starts == [(4 * TILES, 4 * TILES, 1, 2 * TILES)]
+    assert sorted(releases) == [(1,), (2,)]

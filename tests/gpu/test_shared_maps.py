@@ -254,3 +254,24 @@ def test_a_block_leaves_before_the_others(
         beside.join()
         assert len(told) == 2
         assert all(n == observed(scope._its.segment, number) > 0 for number, n in told)
+
+
+@TRANSPORTS
+def test_a_row_emitted_at_an_epochs_end_is_no_event_of_the_trace(cuda: Any, segment_path: Path, transport: str) -> None:
+    """It is counted as over the limit, as on the host, and not as written."""
+    text = "call emit\nmov %r0, 0\nexit\n"
+    program = Program("emits", assemble(text), (Entry("epoch", (EPOCH,), 0),), ())
+    with engine(cuda, segment_path, f"{cuda.long},transport={transport},epoch_ms=5", record=False) as e:
+        run = start(e)
+        with attacher(segment_path) as a:
+            number = a.attach(program, 1)
+            until(lambda: (program_of(records(e.segment, Record.COVERAGE)) == number).any(), a)
+            stop(e, run)
+            a.drain()
+        check_identities(e.segment, written=False)
+        found = records(e.segment, Record.COVERAGE)
+        its = found[program_of(found) == number].astype(np.int64)
+        emitted, throttled = its[:, Summary.EMITTED].sum(), its[:, Summary.EMIT_THROTTLED].sum()
+        assert emitted == throttled == its[:, Summary.OBSERVED].sum() > 0
+        assert its[:, Summary.WRITTEN].sum() == 0
+        assert e.counts()["written"] == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from made_traces import (
 
 from megascope.store import snapshot, stored
 from megascope.store.check import check
+from megascope.store.directory import check_room
 from megascope.store.errors import Refused
 from megascope.store.tables import DERIVED, EVENTS, LOSS, SIDE_TABLES, STREAMS
 from megascope.store.trace import Trace, TraceWriter
@@ -274,3 +276,20 @@ def test_descriptors_and_threads_do_not_leak(tmp_path: Path) -> None:
         with Trace.open(tmp_path / f"{i}.mscope") as trace:
             trace.tail("events")
     assert (descriptors(), threading.active_count()) == (before, threads)
+
+
+def test_no_directory_is_made_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip in the path is refused before anything begins, and so is a place that may not be written to."""
+    for path in (tmp_path / "no" / "a.mscope", tmp_path / "no" / "way" / "a.mscope"):
+        for refuse in (lambda p: check_room(p, False), lambda p: TraceWriter.create(p, GIVEN, {})):
+            with pytest.raises(Refused, match=r"there is no directory .*; create it first"):
+                refuse(path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Refused, match="there is no directory"):
+        check_room(tmp_path / "file" / "a.mscope", False)
+    # Not by its mode: root may write to any.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    for force in (False, True):
+        with pytest.raises(Refused, match="may not be written to; choose another"):
+            check_room(tmp_path / "a.mscope", force)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]

@@ -22,6 +22,8 @@ from megascope.tui.completion import complete
 from megascope.tui.filters import conditions
 from megascope.tui.history import MOST, History
 from megascope.tui.literals import Clause, fill, where
+from megascope.tui.map_pages import page_of
+from megascope.tui.map_questions import MapInfo
 from megascope.tui.page import page_of_all
 from megascope.tui.times import count, duration, moment, share
 from megascope.tui.trust import trust_of
@@ -272,3 +274,12 @@ def test_a_page_shows_names_that_would_command_the_terminal_escaped() -> None:
     assert page.titles == ("a\\x1b", "n")
     assert page.cells == (("x\\x1b[31m", "1"), ("null", "2"))
     assert page.right == (False, True)
+
+
+def test_of_an_open_interval_a_map_gives_no_upper_bound() -> None:
+    """After a death it is not known what the last interval missed: its counts are of what was seen."""
+    info = MapInfo("maps.q_n", "n", "hash", False, ("k",), ("value",), frozenset({2}))
+    table = pa.table({"k": [1], "value": [40], "eligible": [50], "missing": [10], "refused": [0]})
+    for still_open, told in ((False, "40 – 50"), (True, "40+")):
+        held = page_of(info, "count", "", 80, still_open=still_open)(table)
+        assert held.page.cells[0][1] == told

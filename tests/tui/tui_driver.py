@@ -65,6 +65,11 @@ class Driven:
         """The same, as one text."""
         return "\n".join(self.lines)
 
+    @property
+    def status(self) -> str:
+        """What is said at the bottom, as one line however it is wrapped."""
+        return str(self.widget(Static, "#status").content)
+
     def mask_seconds(self) -> None:
         """Take out of the SQL screen how long its query took."""
         line = self.widget(Static, "#answer")

@@ -22,7 +22,7 @@ SEGMENT = _record(
     """,
     "limit_ns epoch_ns block_bytes",
     """
-    blocks roles ranks rank_blocks rounds n_tasks task_bytes dep_bytes end_dep steps slots
+    blocks roles ranks rank_blocks rounds n_tasks n_deps task_bytes dep_bytes end_dep steps slots
     monitors ring_blocks block_rows summary_rows policy exported native_slots
     """,
 )

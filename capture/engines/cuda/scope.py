@@ -120,6 +120,7 @@ class Scope:
             "tasks": int(self._tables[0].data.ptr),
             "deps": int(self._tables[1].data.ptr),
             "n_tasks": len(tasks) - 1,
+            "n_deps": len(deps) - 1,
             "task_bytes": TASK_ROW.itemsize,
             "dep_bytes": DEP_ROW.itemsize,
             "end_dep": end,

@@ -6,6 +6,7 @@ sample of the tasks. Rows that a program chose to emit are none: nothing that is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,10 @@ class Recording:
         """by rank and hook: events of intervals that have been passed"""
         self.lost = np.zeros((self.workers, HOOK_SLOTS), np.int64)
         """by worker and hook: those of them that are known to be missing, and of whom"""
+
+    def told_missing(self, hooks: Sequence[int]) -> int:
+        """Events of closed intervals at these hooks that coverage says are missing."""
+        return int(self._missing[np.isin(self._hook, hooks)].sum())
 
     def pass_time(self, t: int) -> None:
         """Count the intervals that ended by t, or before."""

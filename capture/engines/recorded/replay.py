@@ -147,14 +147,25 @@ class Replay:
         return [p.name for p in self._players if p.is_fed]
 
     @property
+    def _at(self) -> list[int]:
+        """Hooks of all programs."""
+        return [h for h in range(HOOK_SLOTS) if self._hooks >> h & 1]
+
+    @property
     def eligible(self) -> int:
-        """Events that some program was attached to, by the recording's account."""
-        hooks = [h for h in range(HOOK_SLOTS) if self._hooks >> h & 1]
-        return int(self.recording.eligible[:, hooks].sum())
+        """Events that some program was attached to, by the recording's account: of closed intervals."""
+        return int(self.recording.eligible[:, self._at].sum())
 
     @property
     def missing(self) -> int:
-        """Those of them that no program was given."""
+        """Those of them that no program was given.
+
+        Where rows lie behind the last interval that was closed, as after a kill, what coverage says: those that were
+        given cannot be told from them by their number.
+        """
+        span = self._events.span
+        if span is not None and span[1] > self.recording.closed_to:
+            return self.recording.told_missing([h for h in self._at if h != EPOCH])
         given = np.zeros(HOOK_SLOTS, np.int64)
         for player in self._players:
             np.maximum(given, player.given, out=given)

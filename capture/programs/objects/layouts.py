@@ -96,7 +96,7 @@ class _Leaves:
             return  # padding
         plain, t = self.btf.plain(type_id)
         own, kind = self._scalar(plain, t)
-        for size in (own, *_WIDTHS):
+        for size in (own, *_WIDTHS) if own else _WIDTHS:
             begin = at // (8 * size) * size if size == own else at // 8
             bit = at - 8 * begin
             if size in _WIDTHS and bit + bits <= 8 * size and begin + size <= self.size:

@@ -242,9 +242,8 @@ class Explorer:
             return self.walk.rejected(f"too long or too many paths: {why}", todo="make it smaller")
         loop = max(inside or self.code.loops, key=lambda x: x.first)
         self.walk.pc = loop.first
-        return self.walk.rejected(
-            f"loop not shown to end: {why}", todo="count its rounds with a number that a constant bounds"
-        )
+        todo = "count its rounds with a number that a constant bounds; where one does, make them fewer or shorter"
+        return self.walk.rejected(f"loop not shown to end: {why}", todo=todo)
 
     def _check_progress(self, pc: int, state: State, marks: dict[int, Mark]) -> None:
         """A loop that comes back to a state it was in is the same for ever."""

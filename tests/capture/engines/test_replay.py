@@ -217,6 +217,38 @@ def test_an_unsealed_trace_is_replayed_with_its_tail(tmp_path: Path) -> None:
     assert coverage(again, ids(programs)) == coverage(live, ids(programs))
 
 
+def test_of_a_killed_recording_it_says_what_coverage_says_is_lost(tmp_path: Path) -> None:
+    """Rows behind the last cut were given too, and stand for none that was lost."""
+    live = record(tmp_path, SMALL + ",steps=120,lose=0.05" + SHORT, [])
+    with Trace.open(live) as trace:
+        ends = rows(live, "intervals")["t_end"].to_numpy()
+        at = int(np.sort(np.unique(ends))[len(np.unique(ends)) // 2])
+        given = {k: trace.manifest[k] for k in ("engine", "clock", "programs", "perturbation")}
+        writer = TraceWriter.create(tmp_path / "tail.mscope", given, {"workers": trace.table("workers")})
+        recording = Recording(trace)
+        decoder = Replay(recording, monitors("latency"))._decoder
+        for part in trace.parts("events"):
+            for number, n in enumerate(decoder.row_groups(part.path)):
+                writer.append("events", decoder.ring_rows((part.path, number), np.arange(n)))
+        decoder.close()
+        for stream in ("coverage", "intervals"):
+            some = rows(live, stream)
+            for batch in some.filter(some["t_end"].to_numpy() <= at).to_batches():
+                writer.append(stream, batch)
+        writer.flush()
+        writer.close()
+    with Trace.open(tmp_path / "tail.mscope") as trace:
+        run = Replay(Recording(trace), monitors("latency"))
+        output = Output(run.recording, tmp_path / "replay.mscope", run.programs, run.table())
+        run.run(output)
+        output.finish(run.end)
+    complete = rows(live, "coverage")
+    of_hooks = monitors("latency")[0][0].mask >> complete["hook"].to_numpy() & 1 == 1
+    told = complete.filter((complete["t_end"].to_numpy() <= at) & of_hooks)
+    assert run.missing == sum(told["lost"].to_pylist()) > 0
+    assert run.eligible == sum(told["eligible"].to_pylist())
+
+
 def test_engine_wide_values_are_fed_as_each_epoch_closes(tmp_path: Path) -> None:
     live = record(tmp_path, SHAPES["dynamic"] + ",epoch_ms=0.2", [])
     asked = compile_query(
