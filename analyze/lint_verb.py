@@ -7,7 +7,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from ..store.errors import Exit
+from ..store.errors import Exit, Usage
 
 
 class Lint:
@@ -21,8 +21,8 @@ class Lint:
     name = "lint"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("trace", type=Path, metavar="TRACE", help="a NAME.mscope directory")
-        parser.add_argument("--rules", action="store_true", help="list the rules and what each protects")
+        parser.add_argument("trace", nargs="?", type=Path, metavar="TRACE", help="a NAME.mscope directory")
+        parser.add_argument("--rules", action="store_true", help="list the rules; no TRACE is read")
 
     def run(self, args: argparse.Namespace) -> int:
         from .lint import PLACES, lint
@@ -32,6 +32,8 @@ class Lint:
             for rule in RULES:
                 print(f"{rule.name}: {rule.meaning}; else {rule.breaks}")
             return Exit.DONE
+        if args.trace is None:
+            raise Usage("cannot judge a recording", "no TRACE was given", "give a NAME.mscope directory, or --rules")
         verdict = lint(args.trace)
         for name, group in groupby(verdict.findings, key=lambda f: f.rule.name):
             found = list(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from .programs.verbs import constants
 if TYPE_CHECKING:
     from .progress import Progress, Rolled
 
+_SEALING_S = 2.0
+"""After so long the user is told why the end takes time."""
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -106,6 +109,13 @@ class Capture:
                         keep_ns=args.keep,
                         answers=answers,
                     )
+
+                    def tell_sealing() -> None:
+                        line.close()
+                        _note("sealing what was recorded")
+
+                    sealing = threading.Timer(_SEALING_S, tell_sealing)
+                    sealing.daemon = True
                     try:
                         recording.attach_all(programs, watched)
                         reason = recording.run(
@@ -113,8 +123,10 @@ class Capture:
                             progress=(lambda _: None) if args.quiet else line,
                             seconds=args.seconds,
                             stop_engine=engine.ours,
+                            ending=sealing.start,
                         )
                     finally:
+                        sealing.cancel()
                         line.close()
                         answers.close()
                         recording.release()

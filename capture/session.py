@@ -97,6 +97,8 @@ class Session:
         self._t_seen = 0
         self._dropped = 0
         self._burst = segment.layout.ring_rows // 8
+        self._ended: float | None = None
+        """when the recording was over; sealing comes after it"""
         self._hurried = False
         """whether more may come than a nap leaves room for: a trickle of rows is no reason to spin"""
 
@@ -108,10 +110,12 @@ class Session:
         progress_s: float = 0.5,
         seconds: float | None = None,
         stop_engine: bool = False,
+        ending: Callable[[], None] = lambda: None,
     ) -> str:
         """Record until the engine ends or dies, `stopped()` says so, or `seconds` are over.
 
-        stop_engine: when the recording is stopped, ask the engine to end too, and record its end.
+        stop_engine: when the recording is stopped, ask the engine to end too, and record its end. ending: told when the
+        recording is over, before what is left is put away and sealed.
         Returns why it ended: ended, failed, died, stopped or truncated. Raises Refused, with what was copied kept, when
         the segment's own words do not fit together.
         """
@@ -132,6 +136,8 @@ class Session:
                     progress(self.progress())
                 if not (took and self._hurried):
                     time.sleep(QUIET_S)
+            self._ended = time.monotonic()
+            ending()
             self._notes.close()
             if reason == "stopped":
                 self._settle(stop_engine)
@@ -165,7 +171,7 @@ class Session:
         return reason
 
     def progress(self) -> Progress:
-        now, rows = time.monotonic(), self._taken
+        now, rows = self._ended or time.monotonic(), self._taken
         then, before = self._last
         self._last = (now, rows)
         eligible, lost = self.accounts.eligible, self.lost + self._dropped

@@ -162,9 +162,11 @@ def _program_of(session: Session, stream: str) -> int:
 
 def _report(out: Path, replay: Replay, seconds: float) -> None:
     rate = short(replay.rows / max(seconds, 1e-9))
+    n = len(replay.programs)
+    programs = f"{n} program{'s' if n > 1 else ''}"
     _notes(
         [
-            f"wrote {out}: {len(replay.programs)} programs, {replay.rows:,} rows in {seconds:.1f} s ({rate} rows/s)",
+            f"wrote {out}: {programs} over {replay.rows:,} rows in {seconds:.1f} s ({rate} rows/s)",
             f'look: megascope sql {out} "SHOW TABLES"',
         ]
     )

@@ -109,7 +109,7 @@ def test_what_is_no_trigger_is_refused() -> None:
         ("capture demo --keep 0s", "keeps nothing"),
         ("capture demo --before 1s", "say --on QUERY too"),
         ("capture demo --keep 1s --on q --before 2s", "--keep be at least --before"),
-        ("capture demo --keep soon", "invalid duration value"),
+        ("capture demo --keep soon", "is not a length of time such as"),
         ("mark note /nowhere/x.mseg", "nobody records it"),
     ],
 )
