@@ -138,7 +138,7 @@ def test_a_process_that_scribbles_over_the_segment(cuda: Any, segment_path: Path
         unharmed(e)
 
 
-@pytest.mark.parametrize("left", [0.0, 0.5])
+@pytest.mark.parametrize("left", [0.0, pytest.param(0.5, marks=pytest.mark.heavy)])
 @TRANSPORTS
 def test_a_process_that_truncates_the_segment(cuda: Any, segment_path: Path, transport: str, left: float) -> None:
     """A recorder's rows and a program's maps are under way: the kernel computes on, unseen, and ends in order."""

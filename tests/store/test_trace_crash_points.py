@@ -36,7 +36,7 @@ from megascope.store.trace import Trace, TraceWriter
 pytestmark = pytest.mark.usefixtures("small")
 
 ROWS = 1000
-STEPS_APART = pytest.mark.parametrize("apart", [3, pytest.param(1, marks=pytest.mark.slow)])
+STEPS_APART = pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.slow)])
 STEPS = ("replace", "unlink", "fsync", "rename", "rmdir", "ftruncate")
 
 
@@ -197,7 +197,7 @@ def test_failed_replacement_changes_nothing(memory_path: Path, monkeypatch: pyte
     assert not list(path.glob(".*"))
 
 
-@pytest.mark.parametrize("kills", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=pytest.mark.slow)])
 def test_killed_again_and_again(memory_path: Path, kills: int) -> None:
     """SIGKILL at a random moment of a recording at full speed: all that flush had confirmed is there, once."""
     seed = int.from_bytes(os.urandom(4))
