@@ -16,10 +16,15 @@ SIZES = {"80x24": (80, 24), "200x60": (200, 60)}
 TRACES = ("host", "lossy", "unsealed", "empty", "h200")
 PICTURES = [(trace, size) for trace in TRACES for size in SIZES] + [("h200-experts", "80x24")]
 """The second H200 sample has two ranks of workers and maps of the standard monitors: that shows in a small picture."""
+SOAKED = ("lossy-200x60", "unsealed-200x60", "empty-200x60")
+"""Large pictures of what small ones show too."""
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("trace", "size"), PICTURES, ids=["-".join(p) for p in PICTURES])
+@pytest.mark.parametrize(
+    ("trace", "size"),
+    [pytest.param(*p, id="-".join(p), marks=[pytest.mark.slow] * ("-".join(p) in SOAKED)) for p in PICTURES],
+)
 async def test_every_screen(trace: str, size: str, trace_of: Callable[[str], Path], tmp_path: Path) -> None:
     async with opened(trace_of(trace), size=SIZES[size]) as bench:
         problems = []
