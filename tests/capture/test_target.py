@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megascope.__main__ import run
-from megascope.capture import target
+from megascope.capture import attaching, target
 from megascope.store.errors import Refused, Usage
 
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM, 0)
@@ -72,3 +72,9 @@ def test_a_path_that_is_taken_starts_no_engine(tmp_path: Path, monkeypatch: pyte
             run(["capture", "demo:steps=0", "-o", str(out), *force])
     assert engines == []
     assert out.is_dir()
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "", "../x", "ü", "a\nb", "x" * 65, "1st"])
+def test_a_name_that_no_table_could_have_is_refused(name: str) -> None:
+    with pytest.raises(Usage, match="is no name for a program"):
+        attaching.load("complete { @n = count(); }", {}, name=name, query=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,12 @@ def test_text_of_an_object_cannot_command_a_terminal(tmp_path: Path) -> None:
     assert b"strange_place" in made
     said = refusal(made.replace(b"strange_place", b"red \x1b[31m\n\xff\0\0"))
     assert "it refers to section red \ufffd[31m \ufffd; keep" in said
+
+
+def test_a_bit_field_of_a_type_without_a_size() -> None:
+    """One byte of a sound object: the size of an integer that bit fields are of."""
+    data = bytearray((OBJECTS / "shapes.bpf.o").read_bytes())
+    assert data[3504] == 4
+    data[3504] = 0
+    with suppress(Refused):
+        loader.load(bytes(data))
