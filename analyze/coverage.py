@@ -148,7 +148,7 @@ class Coverage:
         yield f"selection {selection}" + ("" if whole or not program else ": rows are no population")
         closed = self._flow.get((program["program"], True)) if program else None
         still_open = self._flow.get((program["program"], False)) if program else None
-        found = self._account if program and program["program"] == recorder_of(self._trace) else None
+        found = self.account if program and program["program"] == recorder_of(self._trace) else None
         uncounted = [name for name in ("coverage", "loss") if self._inputs.unreadable(name)]
         if uncounted:
             yield f"coverage unknown: rows of {' and '.join(uncounted)} cannot be read"
@@ -220,7 +220,7 @@ class Coverage:
             else:
                 share = percent(closed["observed"], closed["eligible"])
                 parts.append(f"coverage {share} while it was attached ({self._flow_text(closed, False)})")
-            if (program, False) in self._flow or self._account.open_from is not None:
+            if (program, False) in self._flow or self.account.open_from is not None:
                 parts.append("its last interval is open: eligible unknown there")
             if full:
                 parts.append(f"map_full {full:,} in all maps")
@@ -231,7 +231,7 @@ class Coverage:
         closed, still_open = self._con.execute(
             f"SELECT count(*) FILTER (WHERE closed), count(*) FILTER (WHERE NOT closed) FROM stored_{stream}"
         ).fetchall()[0]
-        if not still_open and self._account.open_from is not None:
+        if not still_open and self.account.open_from is not None:
             return f"{closed:,} rows, all closed; what came after the last cut is in none of them"
         if not still_open:
             return f"{closed:,} rows, all closed"
@@ -269,7 +269,8 @@ class Coverage:
         return {(row["program"], row["closed"]): row for row in found}
 
     @cached_property
-    def _account(self) -> Account:
+    def account(self) -> Account:
+        """What became of the recorder's rows, of the whole trace: read once, as it may take a look at every event."""
         return account(self._con, self._inputs)
 
     @cached_property

@@ -18,7 +18,7 @@ from ..store import loss
 from ..store.manifest import slot_of
 from ..store.reader import Trace
 from ..store.verify import REPAIRED
-from .inputs import Gone, Inputs
+from .inputs import Inputs
 
 BEFORE_TRACE = ("queue_full", "ring_full")
 """Kinds of loss that coverage counts itself, by hook."""
@@ -169,13 +169,16 @@ def _recorded(aside: duckdb.DuckDBPyConnection, inputs: Inputs, recorder: int | 
     return int(aside.execute(f"SELECT count(*) FROM stored_events{where}", given).fetchall()[0][0])
 
 
-def store_missing(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> None:
+def store_missing(
+    con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnection, inputs: Inputs, found: Account
+) -> None:
     """Make `stored_flow`, `stored_gone` and the variables `has_flow` and `unaccounted` on `con`.
 
-    aside: another connection, to read the whole trace with, whatever window `con` looks through. Raises duckdb.Error
-    and what Trace raises for parts that cannot be read.
+    aside: another connection, to read the whole trace with, whatever window `con` looks through. found: the account of
+    it. Raises duckdb.Error and what Trace raises for parts that cannot be read.
     """
-    found = account(aside, inputs)
+    inputs.store(aside, "coverage")
+    inputs.store(aside, "loss")
     flow = aside.sql(_FLOW_SQL, params=[recorder_of(inputs.trace)]).to_arrow_table()
     kinds = aside.execute("SELECT kind, count, t_begin, t_end FROM stored_loss").fetchall()
     gone = [
@@ -184,7 +187,7 @@ def store_missing(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnecti
     gone = [row for row in gone if row[0] or not row[3]]
     # A row that cannot be read may have been of any hook; what lost coverage or loss counted, nobody knows.
     gone += [(*part, True) for name in ("events", "tasks", "waits") for part in inputs.unreadable(name)]
-    gone += [(*_uncountable(part), False) for name in ("coverage", "loss") for part in inputs.unreadable(name)]
+    gone += [(0, part.t_min, part.t_max, False) for name in ("coverage", "loss") for part in inputs.unreadable(name)]
     if not inputs.trace.is_derived:
         from ..store import derived_rest
 
@@ -211,10 +214,6 @@ def store_missing(con: duckdb.DuckDBPyConnection, aside: duckdb.DuckDBPyConnecti
     )
     con.execute("SET VARIABLE has_flow = CAST(? AS BOOLEAN)", [bool(flow.num_rows)])
     con.execute("SET VARIABLE unaccounted = CAST(? AS BIGINT)", [found.unaccounted])
-
-
-def _uncountable(part: Gone) -> Gone:
-    return part._replace(rows=0)
 
 
 def event_rows(inputs: Inputs) -> int:

@@ -287,7 +287,7 @@ class Session:
         if source in self._stored:
             return
         if source in ("flow", "gone"):
-            store_missing(self._con, self._aside, self._inputs)
+            store_missing(self._con, self._aside, self._inputs, self._coverage.account)
             self._stored |= {"flow": WHOLE, "gone": WHOLE}
         elif source == SERVING:
             store_serving(self._con, self._aside, self._inputs)

@@ -17,6 +17,7 @@ from megascope.store.check import check
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "integrate"
 THREADS, TILES, LEAVES = 128, 96, 64
+SHORT = {"record": True, "ring_mb": 16, "arena_mb": 1, "seconds": 30}
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,7 @@ def test_an_example_is_right_and_lint_is_silent(
     cuda: Any, host: ModuleType, segment_path: Path, tmp_path: Path, example: str
 ) -> None:
     iterations = 2 if cuda.simulated else 20
-    how = {"record": True, "ring_mb": 16, "arena_mb": 1, "seconds": 30}
-    got = host.run(cuda.cupy, example, segment_path, iterations, compiled=cuda.compiled, **how)
+    got = host.run(cuda.cupy, example, segment_path, iterations, compiled=cuda.compiled, **SHORT)
     np.testing.assert_array_equal(got, truth(example, iterations))
     out = tmp_path / "a.mscope"
     megascope("capture", segment_path, "-o", out, "--quiet")
@@ -194,9 +194,6 @@ def asked(segment: Path, out: Path, *queries: str) -> list[list[tuple[Any, ...]]
     megascope("capture", segment, "-o", out, "--quiet")
     with Session.open(out) as session:
         return [[tuple(r.values()) for r in session.run(q).read_all().to_pylist()] for q in queries]
-
-
-SHORT = {"record": True, "ring_mb": 16, "arena_mb": 1, "seconds": 30}
 
 
 def test_what_a_kernel_says_is_what_is_told(
