@@ -107,6 +107,8 @@ def parse_header(name: str, text: str, keys: Collection[str]) -> tuple[Said, str
     unknown = said.keys() - set(keys)
     if unknown:
         raise ValueError(f"{name}.sql: unknown header key {min(unknown)!r}")
+    # The line `--` is the header's end, and no part of what people are shown.
+    body += lines[body : body + 1] == ["--"]
     return said, "\n".join(lines[body:]).strip().removesuffix(";")
 
 

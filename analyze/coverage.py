@@ -8,16 +8,15 @@ Percentages are rounded down, so that 100 % means that nothing is missing; rows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import duckdb
 
-from ..store.loss import LOSS_BY_NAME
+from . import map_coverage
 from .catalogue import View
 from .inputs import Inputs
-from .missing import Account, account, after_the_ring, event_rows, recorder_of
+from .missing import Account, Lost, account, event_rows, losses_of, recorder_of
 from .text import printable
 
 _STATE = {"recording": "trace still being recorded", "unsealed": "trace unsealed"}
@@ -29,20 +28,6 @@ _FLOW = """
         sum(emit_throttled)::BIGINT AS emit_throttled
     FROM stored_coverage GROUP BY program, closed
 """
-
-
-@dataclass(frozen=True)
-class _Loss:
-    kind: str
-    count: int
-
-    @property
-    def unit(self) -> str:
-        return LOSS_BY_NAME[self.kind].unit if self.kind in LOSS_BY_NAME else "rows"
-
-    @property
-    def severity(self) -> str:
-        return LOSS_BY_NAME[self.kind].severity if self.kind in LOSS_BY_NAME else "damaged"
 
 
 class Coverage:
@@ -149,9 +134,12 @@ class Coverage:
         closed = self._flow.get((program["program"], True)) if program else None
         still_open = self._flow.get((program["program"], False)) if program else None
         found = self.account if program and program["program"] == recorder_of(self._trace) else None
-        uncounted = [name for name in ("coverage", "loss") if self._inputs.unreadable(name)]
+        uncounted = self._without(("coverage", "loss"))
+        if "coverage" in uncounted:
+            # Without it rows seem to be of no interval that are.
+            found = None
         if uncounted:
-            yield f"coverage unknown: rows of {' and '.join(uncounted)} cannot be read"
+            yield f"coverage unknown: {uncounted}"
         elif closed is None:
             yield "coverage unknown: no interval was closed"
         elif closed["eligible"] == 0:
@@ -172,6 +160,14 @@ class Coverage:
             yield f"{still_open['rows']:,} open intervals apart: observed {still_open['observed']:,}, eligible unknown"
         if found and found.open_from is not None and (found.behind or still_open is None):
             yield self._behind(found)
+
+    def _without(self, names: Iterable[str]) -> str:
+        """Of which of these streams rows are not to be had; empty where none are missing."""
+        names = list(names)
+        gone = {x.table for x in self._losses}
+        told = [(" and ".join(n for n in names if self._inputs.unreadable(n)), "cannot be read")]
+        told += [(" and ".join(n for n in names if n in gone), "are gone")]
+        return ", ".join(f"rows of {some} {why}" for some, why in told if some)
 
     def _behind(self, found: Account) -> str:
         if not found.behind:
@@ -203,24 +199,31 @@ class Coverage:
         return out + (f", {unreadable:,} in parts that cannot be read" if unreadable else "")
 
     def _of_map(self, stream: str) -> Iterator[list[str]]:
-        """For each program whose map it is: what it observed while it was attached, and what the map refused."""
+        """For each program whose map it is: what it observed where the rows are from, and what the map refused."""
         self._store(stream)
-        counted = f'SELECT program, count(*) FROM "stored_{stream}" GROUP BY program ORDER BY program'
-        rows = self._con.execute(counted).fetchall()
+        self._store("coverage")
         programs = {p["program"]: p for p in self._trace.manifest["programs"]}
         full = sum(x.count for x in self._losses if x.kind == "map_full")
-        for program, count in rows:
-            name = programs.get(program, {}).get("name", "unknown")
-            parts = [f"{count:,} rows of program {name} ({program})"]
-            closed = self._flow.get((program, True))
-            if self._inputs.unreadable("coverage") or self._inputs.unreadable(stream):
-                parts.append("coverage unknown: rows cannot be read")
-            elif closed is None or not closed["eligible"]:
-                parts.append("coverage unknown: no interval was closed")
+        without = self._without(("coverage", stream))
+        found = map_coverage.of_rows(self._con, stream, self._trace.manifest)
+        if without and not found:
+            yield ["no rows", f"coverage unknown: {without}"]
+        for of in found:
+            name = programs.get(of.program, {}).get("name", "unknown")
+            parts = [f"{of.rows:,} rows of program {name} ({of.program})"]
+            if without:
+                parts.append(f"coverage unknown: {without}")
+            elif of.flow is None:
+                parts.append(f"coverage unknown: no interval of {of.epochs} was closed")
             else:
-                share = percent(closed["observed"], closed["eligible"])
-                parts.append(f"coverage {share} while it was attached ({self._flow_text(closed, False)})")
-            if (program, False) in self._flow or self.account.open_from is not None:
+                where = f"of {of.epochs}" if of.apart else "while it was attached"
+                share = percent(of.flow["observed"], of.flow["eligible"])
+                parts.append(f"coverage {share} {where} ({self._flow_text(of.flow, False)})")
+            if of.unknown:
+                parts.append(f"coverage unknown of {' and '.join(of.unknown)}")
+            if of.apart:
+                parts.append(f"no rows of {' and '.join(of.apart)}: what it counted there is not in this trace")
+            if (of.program, False) in self._flow or (not without and self.account.open_from is not None):
                 parts.append("its last interval is open: eligible unknown there")
             if full:
                 parts.append(f"map_full {full:,} in all maps")
@@ -231,6 +234,8 @@ class Coverage:
         closed, still_open = self._con.execute(
             f"SELECT count(*) FILTER (WHERE closed), count(*) FILTER (WHERE NOT closed) FROM stored_{stream}"
         ).fetchall()[0]
+        if without := self._without((stream,)):
+            return f"{closed:,} rows closed, {still_open:,} open; {without}"
         if not still_open and self.account.open_from is not None:
             return f"{closed:,} rows, all closed; what came after the last cut is in none of them"
         if not still_open:
@@ -250,15 +255,14 @@ class Coverage:
         return "known losses: " + ", ".join(f"{x.kind} {x.count:,} {x.unit}" for x in self._losses)
 
     @property
-    def _after_the_ring(self) -> list[_Loss]:
+    def _after_the_ring(self) -> list[Lost]:
         """Rows lost between the ring and the trace. Queue and ring have their own columns in `coverage`."""
-        return [x for x in self._losses if after_the_ring(x.kind)]
+        return [x for x in self._losses if x.after_the_ring]
 
     @cached_property
-    def _losses(self) -> list[_Loss]:
+    def _losses(self) -> list[Lost]:
         self._store("loss")
-        rows = self._con.execute("SELECT kind, sum(count)::BIGINT FROM stored_loss GROUP BY kind ORDER BY kind")
-        return [_Loss(kind, count) for kind, count in rows.fetchall() if count]
+        return [x for x in losses_of(self._con) if x.count]
 
     @cached_property
     def _flow(self) -> dict[tuple[int, bool], dict[str, int]]:

@@ -20,11 +20,6 @@ ENDINGS = {
 """An answer's file by its ending."""
 
 
-def format_of(path: Path | None) -> str:
-    """The format that a file's ending asks for; table for any other, and for none."""
-    return ENDINGS.get(path.suffix.lower(), "table") if path else "table"
-
-
 def format_asked(path: Path | None, endings: Mapping[str, str] = ENDINGS, plain: str = "table") -> str:
     """The format that -o asks for where --format does not: `plain` without a file, and for a name without ending.
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import duckdb
 
-from ..store import tables
-from ..store.manifest import slot_of
+from ..store import loss, tables
+from ..store.manifest import bit_of, slot_of
 from ..store.reader import Trace
 from .clock import clock_from_fits
 from .inputs import Inputs
@@ -39,6 +39,7 @@ def set_constants(con: duckdb.DuckDBPyConnection) -> None:
         hooks[hook.id] = hook.name
     _set(con, "hook_names", hooks, "VARCHAR[]")
     _set(con, "dep_class_names", list(tables.DEP_CLASSES), "VARCHAR[]")
+    _set(con, "loss_file", loss.FILE, "VARCHAR")
     _set(con, "request_states", list(tables.REQUEST_STATES), "VARCHAR[]")
 
 
@@ -64,10 +65,10 @@ def _derived_selection(aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> str 
     partial = [p for p in programs if p["selection"] != "all"]
     if not partial:
         return "all" if programs else None
-    emitted = sum(1 << slot_of(p) for p in programs if p["selection"] == "all")
+    emitted = sum(bit_of(p) for p in programs if p["selection"] == "all")
     inputs.store(aside, "events")
     found = aside.execute('SELECT DISTINCT "by" FROM stored_events WHERE "by" & ? = 0', [emitted]).fetchall()
-    who = [p["selection"] for p in partial if any(by >> slot_of(p) & 1 for (by,) in found)]
+    who = [p["selection"] for p in partial if any(by & bit_of(p) for (by,) in found)]
     if not found:
         return "all"
     return min(who, key=lambda selection: selection.startswith("sampled"), default=None)
@@ -100,7 +101,9 @@ def _set_clock(con: duckdb.DuckDBPyConnection, trace: Trace) -> None:
 def _set_selections(con: duckdb.DuckDBPyConnection, trace: Trace) -> None:
     names: list[str | None] = [None] * 32
     for program in trace.manifest["programs"]:
-        names[slot_of(program)] = _either(names[slot_of(program)], program["selection"])
+        slot = slot_of(program)
+        if slot is not None:
+            names[slot] = _either(names[slot], program["selection"])
     masks = {"all": 0, "sampled": 0}
     for bit, selection in enumerate(names):
         kind = (selection or "").partition("(")[0]

@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from ..store import loss
-from ..store.manifest import slot_of
+from ..store import loss, tables
+from ..store.manifest import bit_of
 from ..store.reader import Trace
 from ..store.verify import REPAIRED
 from .inputs import Inputs
@@ -24,6 +24,13 @@ BEFORE_TRACE = ("queue_full", "ring_full")
 """Kinds of loss that coverage counts itself, by hook."""
 ABRUPT = frozenset({REPAIRED, "died", "failed", "truncated", "refused"})
 """Reasons of an end before which nobody closed the last intervals."""
+ACCOUNTED = (tables.EVENTS.name, tables.COVERAGE.name, tables.LOSS.name)
+"""Without rows of these it is not known how many events are missing."""
+_LOSSES = """
+    SELECT kind, CASE WHEN kind IN (SELECT unnest(?::VARCHAR[])) THEN detail ELSE '' END AS detail,
+        sum("count")::BIGINT AS "count"
+    FROM stored_loss GROUP BY ALL ORDER BY ALL
+"""
 
 _TYPES: list[tuple[str, pa.DataType]] = [
     ("hook", pa.int16()),
@@ -63,6 +70,31 @@ _EVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
+class Lost:
+    """A kind of loss and how much; table: whose rows, or bytes, these were, where that is known."""
+
+    kind: str
+    table: str | None
+    count: int
+
+    @property
+    def unit(self) -> str:
+        """What `count` counts."""
+        unit = loss.LOSS_BY_NAME[self.kind].unit if self.kind in loss.LOSS_BY_NAME else "rows"
+        return unit if self.table is None else f"{unit} of {self.table}"
+
+    @property
+    def severity(self) -> str:
+        """That of its kind."""
+        return loss.LOSS_BY_NAME[self.kind].severity if self.kind in loss.LOSS_BY_NAME else "damaged"
+
+    @property
+    def after_the_ring(self) -> bool:
+        """Whether it is of event rows, between the ring and the trace."""
+        return after_the_ring(self.kind, self.table)
+
+
+@dataclass(frozen=True)
 class Account:
     """What became of the rows that the recorder's closed intervals say were written to the ring.
 
@@ -85,18 +117,31 @@ def recorder_of(trace: Trace) -> int | None:
     return min(everything, default=None)
 
 
-def after_the_ring(kind: str) -> bool:
-    """Whether this kind of loss takes event rows between the ring and the trace."""
+def after_the_ring(kind: str, table: str | None = None) -> bool:
+    """Whether this kind of loss takes event rows between the ring and the trace; table: of which it was, if known."""
     known = loss.LOSS_BY_NAME.get(kind)
     if known is None:
         return True
+    if table not in (None, tables.EVENTS.name):
+        return False
     return known.unit == "rows" and not known.kept and kind not in BEFORE_TRACE
 
 
-def _uncounted(kind: str) -> bool:
+def _uncounted(kind: str, table: str | None) -> bool:
     """Whether more may be missing than its count says. What a death took is told by open intervals, with its place."""
     known = loss.LOSS_BY_NAME.get(kind)
+    if table not in (None, *ACCOUNTED):
+        return False
     return known is None or (known.severity == "damaged" and known.unit != "intervals")
+
+
+def losses_of(con: duckdb.DuckDBPyConnection) -> list[Lost]:
+    """What was lost in all, in order of kind. `con` has stored_loss."""
+    out: dict[tuple[str, str | None], int] = {}
+    for kind, detail, count in con.execute(_LOSSES, [[k.name for k in loss.LOSS_KINDS if k.in_file]]).fetchall():
+        key = kind, loss.table_of(kind, detail)
+        out[key] = out.get(key, 0) + count
+    return [Lost(kind, table, count) for (kind, table), count in out.items()]
 
 
 def _cut_short(kind: str) -> bool:
@@ -121,8 +166,8 @@ def account(aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> Account:
         "SELECT coalesce(sum(written), 0)::BIGINT FROM stored_coverage WHERE program = ? AND NOT closed",
         recorder,
     )
-    kinds = dict(aside.execute("SELECT kind, sum(count)::BIGINT FROM stored_loss GROUP BY kind").fetchall())
-    gone = sum(count for kind, count in kinds.items() if after_the_ring(kind))
+    losses = losses_of(aside)
+    gone = sum(x.count for x in losses if x.after_the_ring)
     unreadable = sum(part.rows for part in inputs.unreadable("events"))
     here = _recorded(aside, inputs, recorder)
     left = max(written - gone - unreadable, 0)
@@ -131,7 +176,7 @@ def account(aside: duckdb.DuckDBPyConnection, inputs: Inputs) -> Account:
     abrupt = (
         inputs.trace.state != "sealed"
         or (inputs.trace.manifest["end"] or {}).get("reason") in ABRUPT
-        or any(_cut_short(kind) for kind in kinds)
+        or any(_cut_short(x.kind) for x in losses)
     )
     if not abrupt and not surely:
         return Account(written, gone, unreadable, max(left - here, 0), 0, None)
@@ -156,7 +201,7 @@ def _recorded(aside: duckdb.DuckDBPyConnection, inputs: Inputs, recorder: int | 
     others = any(p["program"] != recorder for p in programs)
     if before is None and not others:
         return event_rows(inputs)
-    mask = sum(1 << slot_of(p) for p in programs if p["program"] == recorder)
+    mask = sum(bit_of(p) for p in programs if p["program"] == recorder)
     if (
         before is None
         and not _one(aside, "SELECT count(*) FROM stored_coverage WHERE program <> ? AND emitted > 0", recorder)[0]
@@ -180,9 +225,11 @@ def store_missing(
     inputs.store(aside, "coverage")
     inputs.store(aside, "loss")
     flow = aside.sql(_FLOW_SQL, params=[recorder_of(inputs.trace)]).to_arrow_table()
-    kinds = aside.execute("SELECT kind, count, t_begin, t_end FROM stored_loss").fetchall()
+    kinds = aside.execute("SELECT kind, detail, count, t_begin, t_end FROM stored_loss").fetchall()
+    rows = [(kind, loss.table_of(kind, detail), *rest) for kind, detail, *rest in kinds]
     gone = [
-        (count if after_the_ring(kind) else 0, begin, end, not _uncounted(kind)) for kind, count, begin, end in kinds
+        (count if after_the_ring(kind, table) else 0, begin, end, not _uncounted(kind, table))
+        for kind, table, count, begin, end in rows
     ]
     gone = [row for row in gone if row[0] or not row[3]]
     # A row that cannot be read may have been of any hook; what lost coverage or loss counted, nobody knows.
@@ -194,13 +241,13 @@ def store_missing(
         if event_rows(inputs) > derived_rest.EVENTS_MOST:
             # Of so many events some are left out of tasks and waits, and nobody counted what of.
             gone.append((0, None, None, False))
-    rows = flow.to_pylist()
+    flows = flow.to_pylist()
     if found.open_from is not None:
         # What was fired since the last cut is in no interval, at any hook.
-        rows.append(
+        flows.append(
             {"hook": 0, "t_begin": found.open_from, "t_end": _EVER, "eligible": 0, "written": 0, "closed": False}
         )
-    con.register("stored_flow", pa.Table.from_pylist(rows, schema=_FLOW))
+    con.register("stored_flow", pa.Table.from_pylist(flows, schema=_FLOW))
     con.register(
         "stored_gone",
         pa.table(

@@ -21,7 +21,7 @@ part() { # name, seconds, command…
   tail -n 15 "$OUT/$name.log"
   echo "== $name: exit $code after $(($(date +%s) - begin)) s"
 }
-pytest="$python -m pytest -q -s -p no:cacheprovider --tb=short"
+pytest="$python -X faulthandler -m pytest -s -p no:cacheprovider --tb=short --durations=12"
 
 model=layers=2,d_model=512,heads=8,kv_heads=2,ffn=2048,vocab=4096,out_tile=16,prompt_tokens=12,max_tokens=24,preempt=0.03
 record() { # name, spec
@@ -35,7 +35,7 @@ for what in ${*:-build tests soak recordings tasks overhead}; do
     build) part build 120 "$python" benchmarks/gpu_build.py --vm-driver "$OUT/vm_driver" ;;
     tests)
       [ ! -x "$OUT/vm_driver" ] || export MEGASCOPE_VM_DRIVER="$OUT/vm_driver"
-      part tests 270 $pytest tests/gpu -m "gpu and not slow" --timeout 60
+      part tests 330 $pytest tests/gpu -m "gpu and not slow" --timeout 60
       ;;
     soak) part soak 200 $pytest tests/gpu/test_soak.py -m "gpu and slow" --timeout 190 ;;
     recordings)

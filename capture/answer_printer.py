@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..store.errors import MegascopeError
+from .answer_reach import Reach
 from .live_line import lasting
 from .programs.language import Query
 from .programs.language.running import HostSide
@@ -34,6 +35,8 @@ class Pass:
     cuts: list[int] = field(default_factory=list)
     gone: list[tuple[int, int]] = field(default_factory=list)
     """program id, until when, ns"""
+    staying: set[int] = field(default_factory=set)
+    """of those that are gone, programs that the engine goes on to run"""
     left_out: int = 0
     last: int | None = None
     whole: bool = True
@@ -46,8 +49,9 @@ class Pass:
 class _Side:
     """One query, and what is told of it that no closed epoch has taken."""
 
-    def __init__(self, query: Query, since: int) -> None:
+    def __init__(self, query: Query, since: int, began: int) -> None:
         self.host, self.name = HostSide(query), query.name
+        self._reach = Reach(began) if since < began else None
         self._maps, self._since = query.program.maps, since
         self._records: list[Record] = []
         self._counts: list[tuple[int, Sequence[int]]] = []
@@ -71,17 +75,22 @@ class _Side:
         """The ends of epochs up to t at which nothing has been done."""
         return sorted(c for c in self._cuts if c <= t)
 
-    def close(self, t: int, *, last: bool = False) -> str:
-        """An epoch has ended at t: what is printed. last: with it all there is."""
+    def close(self, t: int, *, last: bool = False, goes_on: bool = False) -> str:
+        """An epoch has ended at t: what is printed. last: with it all there is; goes_on: more is counted."""
         mine = [r for r in self._records if last or r[0].t_end <= t]
         self._records = [r for r in self._records if not last and r[0].t_end > t]
-        counted = [c for at, c in self._counts if last or at <= t]
-        self._counts = [(at, c) for at, c in self._counts if not last and at > t]
+        counted = [(at, c) for at, c in self._counts if last or at <= t]
+        waiting = [(at, c) for at, c in self._counts if not last and at > t]
+        if self._reach is not None:
+            self._reach.saw(span for span, _, _ in mine)
+            counted, later = self._reach.split(counted, all_told=last and not goes_on)
+            waiting = later + waiting
+        self._counts = waiting
         if any(c.when == "interval" for c in self.host.query.host):
             self._late += [r[0].t_begin for r in mine if not r[0].state and r[0].t_end <= self._closed]
         self._cuts = {c for c in self._cuts if c > t}
         self._closed = t
-        for counts in counted:
+        for _, counts in counted:
             self.host.counted(counts)
         try:
             exports = exports_of(self._maps, mine)
@@ -91,6 +100,16 @@ class _Side:
             self.damaged += len(mine) - len(readable)
             exports = exports_of(self._maps, readable)
         return self.host.closed(exports, t)
+
+    def where(self) -> list[str]:
+        """Of what stretch of time that is which was printed, if it is not of the recording."""
+        said = self._reach.said() if self._reach is not None else ""
+        return [f"{self.name}: {said}"] if said else []
+
+    def untold(self) -> list[str]:
+        """What the recording has ended without."""
+        said = self._reach.untold(self._counts) if self._reach is not None else ""
+        return [f"{self.name}: {said}"] if said else []
 
     def notes(self) -> list[str]:
         """What is to be said of what was printed."""
@@ -110,8 +129,11 @@ class _Side:
 class Printer:
     """All queries, on the thread."""
 
-    def __init__(self, out: Callable[[str], object], note: Callable[[str], object], epoch_ns: int) -> None:
-        self._out, self._note, self._epoch_ns = out, note, epoch_ns
+    def __init__(
+        self, out: Callable[[str], object], note: Callable[[str], object], epoch_ns: int, began: int = 0
+    ) -> None:
+        """began: device time when the recording began, ns."""
+        self._out, self._note, self._epoch_ns, self._began = out, note, epoch_ns, began
         self._sides: dict[int, _Side] = {}
         self._last = ""
         self._met = 0
@@ -119,7 +141,7 @@ class Printer:
 
     def take(self, p: Pass) -> None:
         for number, query, since in p.joined:
-            side = self._sides[number] = _Side(query, since)
+            side = self._sides[number] = _Side(query, since, self._began)
             self._met += 1
             self._say(side, side.host.begin(since))
         for record in p.records:
@@ -135,7 +157,7 @@ class Printer:
             self._pass_time(side, p.over)
         for number, until in p.gone:
             if number in self._sides:
-                self._end(self._sides.pop(number), until, whole=p.whole)
+                self._end(self._sides.pop(number), until, whole=p.whole, goes_on=number in p.staying)
         if p.last is not None and self._left_out:
             why = "came faster than they could be added up and printed"
             self._note(f"{self._left_out:,} exports {why}: the answers lack them, the tables of maps have them")
@@ -144,11 +166,13 @@ class Printer:
         for at in side.over(t):
             self._say(side, side.close(at))
 
-    def _end(self, side: _Side, until: int, *, whole: bool) -> None:
+    def _end(self, side: _Side, until: int, *, whole: bool, goes_on: bool) -> None:
         self._pass_time(side, until)
         # The last epoch is seldom whole; it ends all the same.
-        self._say(side, side.close(-(-until // self._epoch_ns) * self._epoch_ns, last=True))
+        self._say(side, side.close(-(-until // self._epoch_ns) * self._epoch_ns, last=True, goes_on=goes_on))
         self._say(side, side.host.end())
+        for line in side.untold():
+            self._note(line)
         if side.damaged:
             self._note(f"{side.name}: {side.damaged:,} exports could not be read; see the loss table")
         if not whole:
@@ -164,5 +188,7 @@ class Printer:
             except (OSError, MegascopeError):
                 # Nobody reads any more; the recording goes on.
                 self._out = lambda _: None
+            for line in side.where():
+                self._note(line)
         for line in side.notes():
             self._note(line)

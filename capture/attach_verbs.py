@@ -38,6 +38,16 @@ def budget(args: argparse.Namespace) -> Limits:
     return Limits(**values)
 
 
+def _program(args: argparse.Namespace, what: str, word: str) -> tuple[Path, str]:
+    """The segment and the program that are meant. Raises Usage: the only word may be a segment, not a program."""
+    from . import control
+
+    if args.segment is None and not getattr(args, "query", False) and control.is_segment(args.program):
+        why = f"no program is given, only the segment {args.program}"
+        raise Usage(f"cannot {what}", why, f"say megascope {what} {args.program} {word}")
+    return args.segment or control.only_live(), args.program
+
+
 class Attach:
     """Attach a program to a live engine, which goes on running.
 
@@ -57,9 +67,10 @@ class Attach:
     def run(self, args: argparse.Namespace) -> int:
         from . import control
 
+        segment, program = _program(args, "attach", "PROGRAM")
         done = control.attach(
-            args.segment or control.only_live(),
-            args.program,
+            segment,
+            program,
             constants(args),
             budget(args),
             name=args.name,
@@ -82,7 +93,7 @@ class Detach:
     def run(self, args: argparse.Namespace) -> int:
         from . import control
 
-        done = control.detach(args.segment or control.only_live(), args.program)
+        done = control.detach(*_program(args, "detach", "NAME (see megascope programs)"))
         print(f"detached {done.name} (program {done.program}) in {done.took_s * 1e3:.1f} ms", file=sys.stderr)
         return Exit.DONE
 

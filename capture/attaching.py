@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ..store.errors import MegascopeError, Refused, Usage
 from ..store.tables import HOOKS
-from .programs import image
+from .programs import image, standard
 from .programs.execution import Limits
 from .programs.program import Program
 from .programs.verdict import Verdict
@@ -91,9 +91,11 @@ def attach(
 ) -> Attached:
     """Verify a program and attach it; replace: in the place of the one of its name.
 
-    Raises Rejected, Refused for what the engine cannot run or has no room for, MegascopeError when it does not answer.
+    Raises Rejected, Refused for what the engine cannot run or has no room for, Usage for a name that is reserved,
+    MegascopeError when it does not answer.
     """
     what = f"cannot attach {program.name}"
+    standard.check_name(program)
     missing = [h.name for h in HOOKS if program.mask & ~(segment.layout.exported | 1 << HOOKS[-1].id) & 1 << h.id]
     if missing:
         exported = ", ".join(h.name for h in HOOKS if segment.layout.exported >> h.id & 1)

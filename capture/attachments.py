@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from .feedback import Feedback
 from .map_tables import MapTables
 from .programs.execution import UNLIMITED
 from .programs.program import Program
+from .programs.standard import RECORDER_NAME
 from .segment import map_ring, slots
 from .segment.drain import Loss
 from .segment.exports import Record
@@ -22,7 +23,7 @@ from .segment.reader import SegmentReader
 
 def recorder() -> dict[str, Any]:
     """The built-in recorder's row of `programs`."""
-    return {"program": RECORDER, "name": "recorder", "selection": "all", "source": "", "hash": "", "slot": 0}
+    return {"program": RECORDER, "name": RECORDER_NAME, "selection": "all", "source": "", "hash": "", "slot": 0}
 
 
 def selection_of(program: Program) -> str:
@@ -30,8 +31,18 @@ def selection_of(program: Program) -> str:
     return f"sampled(1/{program.sample})" if program.sample > 1 else f"escalated({program.name})"
 
 
+def _unknown(program: int) -> dict[str, Any]:
+    """A row of `programs` for one of which no more is known than its id."""
+    name = f"program_{program}"
+    about = {"program": program, "name": name, "selection": f"escalated({name})", "source": "", "hash": ""}
+    return about | {"slot": None}
+
+
 class Attachments:
-    """Follows the slots of a segment. `programs`: by id, every program met whose image could be read."""
+    """Follows the slots of a segment. `programs`: by id, every program met whose image could be read.
+
+    Who had left before the recording began is told of only when something of it comes: it is in the rings till then.
+    """
 
     def __init__(self, segment: SegmentReader) -> None:
         self.segment = segment
@@ -41,6 +52,8 @@ class Attachments:
         self._rows: dict[int, dict[str, Any]] = {}
         self._standing: set[int] = set()
         """ids of which it is not known that they have left"""
+        self._before: dict[int, dict[str, Any]] = {}
+        """rows of those that had left before anybody looked"""
         self._tables = MapTables()
         self._told: dict[tuple[int, int, int | None], map_ring.Span] = {}
         """the last export of which it was told that the map was full; a large one comes in several records"""
@@ -48,18 +61,25 @@ class Attachments:
         self._number = -1
         self._leaving = False
 
-    def follow(self) -> list[dict[str, Any]] | None:
-        """Rows of `programs`, when somebody was attached or detached since the last call; the next change may come."""
+    def follow(self, told: Collection[int] = ()) -> list[dict[str, Any]] | None:
+        """Rows of `programs`, when they have changed since the last call; the next change may come.
+
+        told: ids of which coverage has come.
+        """
         if not slots.can_attach(self.segment):
             return None
         said = slots.answer(self.segment)
-        if said.number == self._number:
+        late = [program for program in told if program not in self._rows]
+        if said.number == self._number and not late:
             return None
-        for line in slots.lines(self.segment):
-            self._meet(line, first=self._number < 0)
-        self._number = said.number
-        self.feedback.keep(self.live)
-        slots.saw(self.segment, said.number)
+        if said.number != self._number:
+            for line in slots.lines(self.segment):
+                self._meet(line, first=self._number < 0)
+            self._number = said.number
+            self.feedback.keep(self.live)
+            slots.saw(self.segment, said.number)
+        for program in late:
+            self._rows.setdefault(program, self._before.get(program) or _unknown(program))
         return [self._rows[i] for i in sorted(self._rows)]
 
     @property
@@ -72,9 +92,12 @@ class Attachments:
             self._rows[program]["detached"] = line.since
             self._standing.discard(program)
             self.live.discard(program)
+        if first and line.state == SlotState.FREE:
+            # Now its image may still be there to say what it was called.
+            self._before[line.program] = self._row(line) | {"detached": line.until}
+        if line.program in self._before:
+            return
         if line.program not in self._rows:
-            if first and line.state == SlotState.FREE:
-                return
             self._rows[line.program] = self._row(line)
             self._standing.add(line.program)
         if line.state == SlotState.ATTACHED:
@@ -85,22 +108,18 @@ class Attachments:
             self.live.discard(line.program)
 
     def _row(self, line: slots.Line) -> dict[str, Any]:
-        name, selection, source, digest = f"program_{line.program}", f"escalated(program_{line.program})", "", ""
+        row = _unknown(line.program)
         try:
             program = slots.program_of(self.segment, line)
-            name, selection, source = program.name, selection_of(program), program.source
-            digest = program.hash
+            row |= {"name": program.name, "selection": selection_of(program)}
+            row |= {"source": program.source, "hash": program.hash}
             self.programs[line.program] = program
-            self.feedback.follow(line.program, program)
+            if line.state != SlotState.FREE:
+                self.feedback.follow(line.program, program)
         except MegascopeError:
             # Its rows and coverage are recorded all the same; its maps cannot be read without it.
             pass
-        return {
-            "program": line.program,
-            "name": name,
-            "selection": selection,
-            "source": source,
-            "hash": digest,
+        return row | {
             "slot": line.slot,
             "hooks": [h.name for h in HOOKS if line.hooks >> h.id & 1],
             "instructions": None if line.instructions >= UNLIMITED else line.instructions,

@@ -73,22 +73,24 @@ class Capture:
         add_programs(parser, "--program", "; none: without the standard monitors")
         raw = "record no rows but those that programs emit"
         parser.add_argument("--no-raw", action="store_false", dest="raw", help=raw)
-        parser.add_argument("--quiet", action="store_true", help="no live line")
+        parser.add_argument("-q", "--quiet", action="store_true", help="no live line")
 
     def run(self, args: argparse.Namespace) -> int:
         from ..store.directory import check_room
         from . import live_answers, session, target, wanted
+        from .segment.lease import Lease
         from .segment.reader import SegmentReader
 
         heap.share()
         out = self._out(args)
+        self._check_budget(args)
         check_room(out, args.force)
         limits, values, around = budget(args), constants(args), self._around(args)
         with signals.noted() as stop:
             engine = target.start(args.target, args.command)
             try:
                 engine.wait_for_segment(120.0, stop.is_set, _note)
-                with SegmentReader.open(engine.path, write=True) as segment:
+                with SegmentReader.open(engine.path, write=True) as segment, Lease(segment) as lease:
                     programs, queries, notes = wanted.for_engine(segment, args.program, values, limits)
                     for text in notes:
                         _note(text)
@@ -108,6 +110,7 @@ class Capture:
                         raw=args.raw,
                         keep_ns=args.keep,
                         answers=answers,
+                        lease=lease,
                     )
 
                     def tell_sealing() -> None:
@@ -130,6 +133,10 @@ class Capture:
                         line.close()
                         answers.close()
                         recording.release()
+                        if recording.left:
+                            names = ", ".join(recording.left)
+                            why = f"the engine did not answer, and may still run {names}"
+                            _note(f"{why}: megascope programs {engine.path} shows it, megascope detach ends it")
                     last, rolled = recording.progress(), recording.rolled()
             except BaseException:
                 engine.abandon()
@@ -157,6 +164,14 @@ class Capture:
         return around
 
     @staticmethod
+    def _check_budget(args: argparse.Namespace) -> None:
+        from ..store.budget import MEGA, least
+
+        if args.max_bytes is not None and args.max_bytes < least():
+            why = f"--max-bytes {args.max_bytes:,} has no room for raw rows"
+            raise Usage("cannot capture", why, f"say --max-bytes {least() // MEGA}M or more")
+
+    @staticmethod
     def _out(args: argparse.Namespace) -> Path:
         out: Path = args.out or Path("megascope.mscope")
         if out.suffix != ".mscope":
@@ -168,8 +183,9 @@ class Capture:
         args: argparse.Namespace, out: Path, reason: str, last: Progress, rolled: Rolled, stop: signals.Received
     ) -> int:
         said = {"ended": "the engine ended", "failed": "the engine failed", "died": "the engine died"}
+        kept = last.rows - last.dropped - rolled.retired
         print(
-            f"wrote {out}: {last.rows:,} rows, {short(last.bytes, 'B')}, lost {last.lost:,} ({last.loss_share:.2%}); "
+            f"wrote {out}: {kept:,} rows, {short(last.bytes, 'B')}, lost {last.lost:,} ({last.loss_share:.2%}); "
             f"{said.get(reason, reason)} after {last.seconds:.1f} s",
             file=sys.stderr,
         )

@@ -17,8 +17,10 @@ from .now import Look, now
 from .programs.execution import UNLIMITED, Limits
 from .programs.sources import tables_of, tables_of_segment
 from .segment import slots
+from .segment.layout import MAGIC
 from .segment.process import alive
 from .segment.reader import EngineStatus, SegmentReader
+from .segment.standing import Standing, standing
 
 if TYPE_CHECKING:
     from .map_recorder import MapRecorder
@@ -36,11 +38,13 @@ __all__ = [
     "Replayed",
     "Running",
     "Shape",
+    "Standing",
     "Watched",
     "attach",
     "detach",
     "directory",
     "find",
+    "is_segment",
     "judge",
     "look",
     "now",
@@ -80,6 +84,8 @@ class Found:
     silent_s: float = 0.0
     """seconds since the engine's host side last gave a sign of life"""
     problem: str = ""
+    standing: Standing | None = None
+    """what is so of it, for people"""
 
     @property
     def live(self) -> bool:
@@ -103,6 +109,7 @@ def look(path: Path) -> Found:
                 status,
                 pid if alive(pid, start) else 0,
                 max(0.0, (time.time_ns() - status.heartbeat_ns) / 1e9),
+                standing=standing(segment),
             )
     except MegascopeError as e:
         return Found(path, problem=e.why)
@@ -125,6 +132,16 @@ def _modified(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def is_segment(text: str) -> bool:
+    """Whether a word of a command line names a segment, or a file called like one."""
+    path = Path(text)
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return path.suffix == SUFFIX
 
 
 def only_live() -> Path:

@@ -24,6 +24,7 @@ def manifest(segment: SegmentReader) -> dict[str, Any]:
             "epoch_ns": lay.epoch_ns,
             "policy": Policy(lay.policy).name.lower(),
             "exported_hooks": exported,
+            "told_from": min(segment.status().t_now, 1 << 62),
             "params": dict(said.get("params", {})),
         },
         "clock": {"fits": []},

@@ -171,6 +171,5 @@ def _with_units(program: Program, shapes: tuple[Shape, ...], *, query: bool) -> 
 
         known = units(program.source)
     else:
-        monitor = standard.BY_NAME.get(program.name)
-        known = dict(monitor.units) if monitor is not None else {}
+        known = dict(standard.BY_NAME[program.name].units) if standard.is_one(program) else {}
     return tuple(replace(s, unit=known.get(s.map, "")) for s in shapes)

@@ -61,7 +61,7 @@ class LiveAnswers:
         """program id → until when, ns"""
         self._next = Pass(0)
         self._waiting = _Waiting()
-        self._printer = Printer(out, note, self._epoch_ns)
+        self._printer = Printer(out, note, self._epoch_ns, segment.status().t_now)
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
@@ -115,6 +115,8 @@ class LiveAnswers:
         """The recording is over, at t. whole: the engine has told all that it had to tell."""
         now = self._next
         now.gone += [(p, self._leaving.get(p, t)) for p in self._live]
+        if self._segment.status().text == "running":
+            now.staying = self._live.keys() - self._leaving.keys()
         now.last, now.whole = t, whole
         self._live, self._leaving = {}, {}
         self._waiting.put(now)

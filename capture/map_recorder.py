@@ -13,8 +13,9 @@ from .session import Session
 class MapRecorder:
     """A recording without raw events: coverage, what programs' maps hold, and the rows that they emit.
 
-    It is the engine's drainer from construction to `stop`, so nobody else can record meanwhile. Raises MegascopeError
-    when somebody does, Refused for a segment or a place that cannot be.
+    The recording is temporary: it goes with the screen. It is the engine's drainer from construction to `stop`, so
+    nobody else can record meanwhile. Raises MegascopeError when somebody does, Refused for a segment or a place that
+    cannot be.
     """
 
     def __init__(self, path: Path, out: Path) -> None:
@@ -24,7 +25,7 @@ class MapRecorder:
         self._stop = threading.Event()
         self._segment = SegmentReader.open(path, write=True)
         try:
-            self._session = Session(self._segment, out, raw=False)
+            self._session = Session(self._segment, out, raw=False, temporary=True)
         except BaseException:
             self._segment.close()
             raise

@@ -1,7 +1,8 @@
 """From exports of maps to rows of typed tables: keys and values as the program's BTF describes them.
 
 A map's stream is called after program and map. Another program of the same name whose map has other columns gets a
-stream of its own, with a number behind the name; `program` tells generations with the same columns apart. Numbers of
+stream of its own, with a number behind the name, and so does a map whose name SQL would take for another's, as LAT and
+lat; `program` tells generations with the same columns apart. Numbers of
 64 bits are stored as signed ones, so that a difference in SQL is a difference; from 2^63 they wrap, as `aux` does.
 Histograms are count, sum, min, max and two lists: the lower bound of every bucket that is not empty, and its count.
 """
@@ -97,7 +98,8 @@ class MapTables:
 
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], MapTable] = {}
-        self._named: dict[str, Table] = {}
+        self._named: dict[str, tuple[Table, tuple[str, str]]] = {}
+        """streams by name, and of which program's which map"""
 
     def of(self, program_id: int, program: Program, index: int) -> MapTable:
         """The stream of a map. Raises ValueError where it can have none."""
@@ -113,13 +115,15 @@ class MapTables:
     def _fresh(self, program: Program, index: int) -> MapTable:
         base = _plain(f"{program.name}_{program.maps[index].name}".lower())[: _MOST_NAME - 6]
         base = base if base[0].isalpha() else f"m{base}"
+        whose = program.name, program.maps[index].name
         for number in range(1, map_streams.MOST_STREAMS + 1):
             made = MapTable(base if number == 1 else f"{base}_{number}", program, index)
-            known = self._named.setdefault(made.table.name, made.table)
-            if known.columns == made.table.columns:
+            known, of = self._named.setdefault(made.table.name, (made.table, whose))
+            # SQL takes lat and LAT for one name, and a_b of c is called as b_c of a would be: they are not one map.
+            if of == whose and known.columns == made.table.columns:
                 made.table = known
                 return made
-        raise ValueError(f"{map_streams.MOST_STREAMS} maps of that name have other columns")
+        raise ValueError(f"{map_streams.MOST_STREAMS} maps of that name are others, or have other columns")
 
 
 def _leaves(declared: Map) -> Iterator[_Leaf]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..store.errors import Exit
+from ..store.errors import Exit, Usage
 from . import control
 from .durations import DURATION, duration
 
@@ -14,7 +14,8 @@ from .durations import DURATION, duration
 class Mark:
     """Put a note into the trace of an engine that is being recorded, at the engine's present time.
 
-    Any process may do so: whoever records takes it. It is a row of the table marks. With --keep the rows around it are
+    Any process may do so: whoever records takes it. It is a row of the table marks. Where a workbench (megascope tui)
+    records, for itself alone, the mark goes with it, and that is said. With --keep the rows around it are
     kept also by a rolling recording (capture --keep).
     """
 
@@ -28,12 +29,20 @@ class Mark:
 
     def run(self, args: argparse.Namespace) -> int:
         from .marking import Note, send
+        from .segment.process import named
 
-        taken = send(args.segment or control.only_live(), Note(args.text, args.keep, args.keep))
+        if args.segment is None and control.is_segment(args.text):
+            raise Usage("cannot mark", f"{args.text} is a segment, and no text is given", "megascope mark TEXT SEGMENT")
+        segment = args.segment or control.only_live()
+        taken = send(segment, Note(args.text, args.keep, args.keep))
         kept = ""
         if args.keep is not None:
             kept = "; no rows are kept for it: the budget of pinned rows is spent"
             if taken.t_from is not None and taken.t_to is not None:
                 kept = f"; rows from {taken.t_from} to {taken.t_to} ns are kept"
         print(f"mark {taken.mark} at {taken.t} ns in {taken.trace}{kept}", file=sys.stderr)
+        if taken.goes_with:
+            who = named(taken.goes_with)
+            print(f"this trace is temporary: with {who}, which records it, the mark is gone too", file=sys.stderr)
+            print(f"end that, start megascope capture {segment}, and mark again to keep it", file=sys.stderr)
         return Exit.DONE

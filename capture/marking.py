@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,17 @@ class Note:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of a note: its number and device time, which rows are kept for it (ns), in which trace."""
+    """What became of a note: its number and device time, which rows are kept for it (ns), in which trace.
+
+    goes_with: pid of the recorder with whose end the trace is removed; 0: it stays.
+    """
 
     mark: int
     t: int
     t_from: int | None
     t_to: int | None
     trace: str
+    goes_with: int = 0
 
 
 def clean(text: str) -> str:
@@ -137,7 +141,7 @@ def _answer(raw: bytes, take: Callable[[Note], Taken]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Usage):
         return {"problem": "the message is no note"}
     taken = take(note)
-    return {"mark": taken.mark, "t": taken.t, "t_from": taken.t_from, "t_to": taken.t_to, "trace": taken.trace}
+    return asdict(taken)
 
 
 def send(segment: Path, note: Note) -> Taken:
@@ -168,4 +172,4 @@ def send(segment: Path, note: Note) -> Taken:
     said = json.loads(raw)
     if "problem" in said:
         raise Refused(what, said["problem"])
-    return Taken(said["mark"], said["t"], said["t_from"], said["t_to"], said["trace"])
+    return Taken(*(said[f.name] for f in fields(Taken)))

@@ -82,6 +82,13 @@ class Marks:
         """marks, and firings of triggers, so far"""
         self._unnamed = 0
         self._cut = False
+        self._seen: Held = None
+        """device times of the first and the last row so far"""
+
+    def saw(self, first: int, last: int) -> None:
+        """Rows have come with these device times, ns."""
+        before = self._seen or (first, last)
+        self._seen = min(first, before[0]), max(last, before[1])
 
     def fired(self, program: int, name: str, first: int, last: int, firings: int, around: Around) -> None:
         """A trigger has emitted so many rows from `first` to `last` (device ns).
@@ -90,7 +97,7 @@ class Marks:
         """
         self.firings += firings
         begin, end = max(first - around.before, 0), last + around.after
-        held = self._writer.pin(begin, end)
+        held = self._held(begin, end)
         of = self._open.get(program)
         if of is None or not of.takes(begin, end, held):
             if of is not None:
@@ -107,7 +114,7 @@ class Marks:
 
     def note(self, t: int, text: str, around: Around | None) -> Mark:
         """Somebody has said something at a time; with `around`, rows are kept."""
-        held = self._writer.pin(max(t - around.before, 0), t + around.after) if around else None
+        held = self._held(max(t - around.before, 0), t + around.after) if around else None
         mark = self._new(t, "mark", text, None, 1, held)
         if held is not None:
             self._ahead.append(mark)
@@ -133,13 +140,31 @@ class Marks:
                 self._tell_of(of)
 
     def close(self) -> None:
-        """Write down all that is known."""
+        """Write down all that is known; no rows come any more, so that none are kept after the last."""
         for of in self._open.values():
+            of.grown |= self._end(of.mark)
             self._tell_of(of)
-        self._open = {}
+        for mark in self._ahead:
+            if self._end(mark):
+                self._tell(mark)
+        self._open, self._ahead = {}, []
         if self._unnamed:
             self._writer.lose("marks_left_out", self._unnamed)
             self._unnamed = 0
+
+    def _held(self, begin: int, end: int) -> Held:
+        """What is kept of a stretch; of before the first row there is nothing."""
+        held = self._writer.pin(begin, end)
+        if held is None or self._seen is None:
+            return held
+        return max(held[0], min(self._seen[0], held[1])), held[1]
+
+    def _end(self, mark: Mark) -> bool:
+        """No row after the last is kept for a mark; whether it had asked for some."""
+        if mark.t_to is None or self._seen is None or mark.t_to <= max(self._seen[1], mark.t):
+            return False
+        mark.t_to = max(self._seen[1], mark.t)
+        return True
 
     def _new(self, t: int, kind: str, text: str, program: int | None, firings: int, held: Held) -> Mark:
         self.count += 1

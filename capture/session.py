@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from .progress import Progress, Rolled
 from .segment.drain import Loss, RingReader
 from .segment.exports import MapRingReader, Record
 from .segment.lease import Lease
+from .segment.mailbox import Unanswered
 from .segment.reader import ClockFit, SegmentReader, Truncated
 from .segment.summaries import SummaryReader
 from .segment.told import HostRingReader
@@ -60,15 +61,25 @@ class Session:
         raw: bool = True,
         keep_ns: int | None = None,
         answers: LiveAnswers | None = None,
+        lease: Lease | None = None,
+        temporary: bool = False,
     ) -> None:
         """raw: record every exported hook; else no rows but those that programs emit. keep_ns: a rolling recording.
 
-        answers: where what queries print goes.
+        answers: where what queries print goes. lease: the segment's, where it was taken before. temporary: the trace
+        goes with this process, as whoever leaves a note is told.
         """
         self.segment = segment
-        self.lease = Lease(segment)
-        said = manifest(segment) | {"programs": [recorder()] if raw else []}
-        self.writer = TraceWriter.create(out, said, segment.tables, force=force, max_bytes=max_bytes, keep_ns=keep_ns)
+        self.lease = lease or Lease(segment)
+        self._temporary = temporary
+        try:
+            said = manifest(segment) | {"programs": [recorder()] if raw else []}
+            self.writer = TraceWriter.create(
+                out, said, segment.tables, force=force, max_bytes=max_bytes, keep_ns=keep_ns
+            )
+        except BaseException:
+            self.lease.release()
+            raise
         self.marks = Marks(self.writer)
         self._triggers = Triggers(self.marks)
         self._notes = NoteListener(segment.path)
@@ -85,6 +96,8 @@ class Session:
         self._left_out = 0
         """rows taken that are not of this recording"""
         self._ours: list[str] = []
+        self.left: list[str] = []
+        """programs of this recording that could not be detached in the end"""
         self._programs: list[dict[str, Any]] = []
         self._untold = False
         """whether there are some that the manifest does not tell of yet"""
@@ -129,8 +142,9 @@ class Session:
                     self._looked = now
                     reason = self._look()
                     self._notes.poll(self._take_note)
-                if stopped() or (seconds is not None and now - self._began > seconds):
-                    reason = "stopped"
+                if not reason and (stopped() or (seconds is not None and now - self._began > seconds)):
+                    # A recording that is over soon may not have looked yet.
+                    reason = self._look() or "stopped"
                 if now - shown > progress_s:
                     shown = now
                     progress(self.progress())
@@ -140,7 +154,7 @@ class Session:
             ending()
             self._notes.close()
             if reason == "stopped":
-                self._settle(stop_engine)
+                reason = self._settle(stop_engine)
             self._rest()
             self._append_manifest()
             if self._untold:
@@ -269,7 +283,11 @@ class Session:
     def attach(self, program: Program, limits: Limits | None = None) -> Attached:
         """Attach a program for as long as this recording lasts. Raises as `attaching.attach`."""
         self._append_manifest()
-        done = attaching.attach(self.segment, program, limits, idle=self._idle)
+        try:
+            done = attaching.attach(self.segment, program, limits, idle=self._idle)
+        except Unanswered:
+            self._ours.append(program.name)  # it may run after all
+            raise
         self._ours.append(program.name)
         return done
 
@@ -313,11 +331,20 @@ class Session:
             time.sleep(QUIET_S / 10)
 
     def _leave(self) -> None:
-        """Detach what this recording attached; programs that are gone already are none of its business."""
-        for name in self._ours:
-            with suppress(MegascopeError):
+        """Detach what this recording attached; programs that are gone already are none of its business.
+
+        An engine that does not answer is asked once: what may run on there is `left`.
+        """
+        ours, self._ours = self._ours, []
+        for i, name in enumerate(ours):
+            try:
                 attaching.detach(self.segment, name, idle=self._idle)
-        self._ours = []
+            except Refused:
+                continue
+            except MegascopeError:
+                if self.segment.status().text in ("running", "starting"):
+                    self.left = ours[i:]
+                return
 
     def _append_manifest(self) -> None:
         """Tell of programs that have come or gone: at once, but of changes that follow each other closely together.
@@ -325,7 +352,7 @@ class Session:
         A manifest with thousands of programs takes its time, and whoever attaches waits until this recording has read
         the last change.
         """
-        rows = self.attachments.follow()
+        rows = self.attachments.follow(self.accounts.closed_of)
         if rows is not None:
             self._programs, self._untold = rows, True
             self._triggers.follow(rows)
@@ -383,7 +410,8 @@ class Session:
     def _take_note(self, note: Note) -> Taken:
         around = None if note.before is None or note.after is None else Around(note.before, note.after)
         mark = self.marks.note(self._device_now(), note.text, around)
-        return Taken(mark.mark, mark.t, mark.t_from, mark.t_to, str(self.writer.path.absolute()))
+        where, goes_with = str(self.writer.path.absolute()), os.getpid() if self._temporary else 0
+        return Taken(mark.mark, mark.t, mark.t_from, mark.t_to, where, goes_with)
 
     def _device_now(self) -> int:
         """Device time, ns: as the engine said last, and on a clock that runs by itself what has passed since."""
@@ -401,8 +429,11 @@ class Session:
 
     # --- the end -----------------------------------------------------------------------------------------------
 
-    def _settle(self, stop_engine: bool, seconds: float = 5.0) -> None:
-        """Until every worker's interval is closed: by the engine's end, or by a cleared mask that all acknowledge."""
+    def _settle(self, stop_engine: bool, seconds: float = 5.0) -> str:
+        """Until every worker's interval is closed: by the engine's end, or by a cleared mask that all acknowledge.
+
+        Why the recording ends after all: the engine may die, or fail, meanwhile.
+        """
         commit = -1
         self._leave()
         if stop_engine:
@@ -414,9 +445,17 @@ class Session:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.segment.status().text == "running":
             if (self.segment.cursors()[:, Cursor.ACK] == commit).all() and self.attachments.settled:
-                return
+                return "stopped"
             if not self._pass():
                 time.sleep(QUIET_S)
+        reason = self.segment.status().text
+        if reason not in ("died", "failed"):
+            return "stopped"
+        # No cut comes any more behind which rows are not of this recording.
+        held, self._held = self._held or [], None
+        for rows in held:
+            self.writer.append("events", rows)
+        return reason
 
     def _rest(self) -> None:
         """What is still there: two passes in a row that bring nothing end it; where programs go on, the last cut."""
@@ -446,7 +485,7 @@ class Session:
 
     def _append_unclosed(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """What is known of intervals that nobody closed: their rows, and their coverage."""
-        slot_of = {row["program"]: row["slot"] for row in self._programs}
+        slot_of = {row["program"]: row["slot"] for row in self._programs if row["slot"] is not None}
         live = set(self.attachments.live)
         if self._before.unclaimed:
             live |= {p for s, p in {s: p for p, s in slot_of.items()}.items() if self.accounts.seen_of[s]}

@@ -30,7 +30,7 @@ class Ls:
             return Exit.DONE
         rows = [("SEGMENT", "ENGINE", "PID", "STATE", "STEP", "WORKERS", "MONITORS", "BYTES", "SILENT", "RECORDED BY")]
         for f in found:
-            if f.status is None:
+            if f.status is None or f.standing is None:
                 rows.append((str(f.path), "", "", f"unreadable: {f.problem}", "", "", "", "", "", ""))
                 continue
             rows.append(
@@ -38,7 +38,7 @@ class Ls:
                     str(f.path),
                     f.name,
                     str(f.pid),
-                    f.status.text,
+                    f.standing.text,
                     f"{f.status.step:,}",
                     str(f.workers),
                     str(f.monitors),
@@ -48,11 +48,17 @@ class Ls:
                 )
             )
         print_columns(rows)
+        for f in found:
+            if f.standing is not None and f.standing.told:
+                print(f"{f.path}: {f.standing.told}", file=sys.stderr)
         return Exit.DONE
 
 
 class Now:
-    """Show what every worker of a live engine is doing or waiting for, and cycles in it."""
+    """Show what every worker of a live engine is doing or waiting for, and cycles in it.
+
+    Of an engine that has ended, it is what they did last.
+    """
 
     name = "now"
 
@@ -61,15 +67,21 @@ class Now:
 
     def run(self, args: argparse.Namespace) -> int:
         look = control.now(args.segment or control.only_live())
-        print(f"{look.name} ({look.status}), step {look.step:,}", file=sys.stderr)
+        print(f"{look.name} ({look.standing.text}), step {look.step:,}", file=sys.stderr)
+        if look.standing.told:
+            print(look.standing.told, file=sys.stderr)
+        if not look.live:
+            print("the engine is gone: this is what its workers did last", file=sys.stderr)
         rows = [("RANK", "WORKER", "ROLE", "STATE", "FOR", "SEEN", "WANTED", "SINCE", "TASK", "EVENTS")]
         for w in look.workers:
             waits = w["waited_ns"] is not None
             since = lasting(w["waited_ns"]) if waits else ""
-            who = (str(w["rank"]), str(w["worker"]), w["role"], "waits" if waits else "runs")
+            does = ("waits" if waits else "runs") if look.live else ("waited" if waits else "ran")
+            who = (str(w["rank"]), str(w["worker"]), w["role"], does)
             rows.append((*who, w["target"], w["seen"], w["wanted"], since, w["task"], f"{w['fired']:,}"))
         print_columns(rows)
+        wait = "waits" if look.live else "waited"
         for cycle in look.cycles:
             names_ = " → ".join(f"worker {w}" for w in [*cycle, cycle[0]])
-            print(f"deadlock: {names_}: each waits for what the next would release", file=sys.stderr)
+            print(f"deadlock: {names_}: each {wait} for what the next would release", file=sys.stderr)
         return Exit.DONE

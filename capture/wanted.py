@@ -54,7 +54,9 @@ def load(
         if query_text(name) is not None:
             queries += 1
             called = "query" if queries == 1 else f"query_{queries}"
-        out.append((attaching.load(name, own, tables, name=called), limits))
+        program = attaching.load(name, own, tables, name=called)
+        standard.check_name(program)
+        out.append((program, limits))
     return out
 
 
@@ -66,7 +68,7 @@ def queries(
 
     out = {}
     for program, _ in wanted:
-        if program.name in standard.BY_NAME:
+        if standard.is_one(program):
             continue
         known = constants_of(program.source)
         query = query_of(program, tables, {k: v for k, v in constants.items() if k in known})
@@ -89,7 +91,7 @@ def _constants_of(name: str) -> list[str]:
         if not close:
             raise
         todo = f"did you mean {close[0]}?"
-        raise Usage(e.what, "there is no such file, and it is no query", todo) from None
+        raise Usage(e.what, e.why, todo) from None
     return of_query(text) if text is not None else of_object(Path(name))
 
 
@@ -122,11 +124,20 @@ def for_engine(
         return [], {}, [f"no program is attached: the engine has {segment.status().text}"]
     if NONE not in names:
         asked = [ALL, *asked]
-    there = {r.name for r in attaching.running(segment)}
+    running = attaching.running(segment)
+    there = {r.name for r in running}
     exported = segment.layout.exported if slots.can_attach(segment) else 0
     # Requests come and go: the query is compiled twice, from the same tables.
     tables = tables_of_segment(segment)
     fit, notes = fitting(load(asked, constants, limits, tables), exported, there)
+    if ALL in asked:
+        # Of an engine that an earlier version has attached to.
+        others = [
+            r.name for r in running if r.name in standard.RESERVED and not (r.program and standard.is_one(r.program))
+        ]
+        notes += [
+            f"what runs as {name} is not this standard monitor; detach it, to have that recorded" for name in others
+        ]
     return fit, queries(fit, constants, tables), notes
 
 
@@ -151,7 +162,7 @@ def fitting(wanted: Wanted, exported: int, there: Collection[str] = ()) -> tuple
     out, absent = [], list[str]()
     for program, limits in wanted:
         missing = [h.name for h in HOOKS if program.mask & ~exported & 1 << h.id]
-        if program.name in standard.BY_NAME and (missing or program.name in there):
+        if standard.is_one(program) and (missing or program.name in there):
             absent.append(f"{program.name} ({f'no hook {missing[0]}' if missing else 'attached already'})")
         else:
             out.append((program, limits))

@@ -17,12 +17,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .gather import BATCH_ROWS
+from .tables import RING_ROW
+
+MEGA = 1_000_000
 FULL = (errno.ENOSPC, errno.EDQUOT)
 RESERVE_FILE = "reserve"
 _RESERVE = 16 << 20
 _RESERVE_LEAST = 64 << 10
 _STRETCH_S = 10.0
 _STRETCHES = 256
+
+
+def least(tables: int = 0) -> int:
+    """The smallest budget, in bytes and whole megabytes, in which raw rows have room for certain.
+
+    tables: bytes that the trace holds before any rows come. Rows are admitted in batches of up to twice BATCH_ROWS.
+    """
+    room = tables + 2 * BATCH_ROWS * RING_ROW.dtype.itemsize
+    return -(-room * 8 // (7 * MEGA)) * MEGA
 
 
 @dataclass

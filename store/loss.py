@@ -5,6 +5,7 @@ A recording, a check and a report all speak of loss through these kinds; a count
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from .tables import Column, Table
@@ -17,7 +18,8 @@ SEVERITIES = ("info", "degraded", "damaged")
 class LossKind:
     """A way in which something goes missing. `unit`: rows, events, records, bytes or intervals.
 
-    kept: what it counts is in the trace all the same, and only less exact.
+    kept: what it counts is in the trace all the same, and only less exact. in_file: its detail begins with the name of
+    the file that is gone, of which `table_of` says whose rows it had.
     """
 
     name: str
@@ -26,6 +28,7 @@ class LossKind:
     where: str
     todo: str
     kept: bool = False
+    in_file: bool = False
 
 
 LOSS_KINDS = (
@@ -110,6 +113,7 @@ LOSS_KINDS = (
         "bytes",
         "the end of a spool file that was cut off",
         "run megascope check --repair to seal what can be read",
+        in_file=True,
     ),
     LossKind(
         "part_unreadable",
@@ -117,6 +121,7 @@ LOSS_KINDS = (
         "rows",
         "a sealed part that cannot be read or fails its checks",
         "run megascope check for its name",
+        in_file=True,
     ),
     LossKind(
         "retired",
@@ -163,6 +168,17 @@ LOSS_KINDS = (
     ),
 )
 LOSS_BY_NAME = {k.name: k for k in LOSS_KINDS}
+
+FILE = r"^(?:spool(?:/|: ))?(maps/[a-z0-9_]+|[a-z0-9_.]+?)[-/]"
+"""Where the detail of a kind that is `in_file` says which table that was; a map's with / for its dot. For SQL too."""
+
+
+def table_of(kind: str, detail: str) -> str | None:
+    """The stream or table whose rows, or bytes, a row of `loss` counts; None where it is of no file."""
+    known = LOSS_BY_NAME.get(kind)
+    found = re.match(FILE, detail) if known is not None and known.in_file else None
+    return found[1].replace("/", ".") if found else None
+
 
 LOSS_KINDS_TABLE = Table(
     "loss_kinds",

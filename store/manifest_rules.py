@@ -164,7 +164,7 @@ def spooled_of(content: Mapping[str, Any]) -> tuple[str, ...]:
 def _check_given(m: dict[str, Any]) -> None:
     engine = _need(m, "engine", dict, "")
     for key, value in engine.items():
-        if key in ("pid", "clock_tick_ns", "epoch_ns"):
+        if key in ("pid", "clock_tick_ns", "epoch_ns", "told_from"):
             _need_int(engine, key, 0, _I64 - 1, "engine.")
         elif key in ("name", "kind", "clock_kind", "policy"):
             _need(engine, key, str, "engine.")
@@ -184,10 +184,16 @@ def _check_given(m: dict[str, Any]) -> None:
     _need(m, "perturbation", dict, "")
 
 
-def slot_of(program: Mapping[str, Any]) -> int:
-    """The bit of `by` that a program of the manifest had."""
-    slot: int = program.get("slot", program["program"] - 1)
+def slot_of(program: Mapping[str, Any]) -> int | None:
+    """The bit of `by` that a program of the manifest had; None: it had left before the recording, and no one knows."""
+    slot: int | None = program.get("slot", program["program"] - 1)
     return slot
+
+
+def bit_of(program: Mapping[str, Any]) -> int:
+    """The mask of a program's rows in `by`; 0 where it is not known which bit it had."""
+    slot = slot_of(program)
+    return 0 if slot is None else 1 << slot
 
 
 def _check_program(row: Any) -> None:

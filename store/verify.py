@@ -228,7 +228,8 @@ class _Checking:
 
     def _by_slot(self, coverage: pa.Table) -> pa.Table:
         """Coverage with programs numbered as the bits of `by` are: from 1."""
-        slots = {p["program"]: manifest.slot_of(p) + 1 for p in self.trace.manifest["programs"]}
+        known = {p["program"]: manifest.slot_of(p) for p in self.trace.manifest["programs"]}
+        slots = {program: slot + 1 for program, slot in known.items() if slot is not None}
         numbers = [slots.get(p, p) for p in coverage["program"].to_pylist()]
         at = coverage.schema.get_field_index("program")
         return coverage.set_column(at, coverage.schema.field(at), pa.array(numbers, pa.int32()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -23,12 +24,14 @@ from .times import count, duration
 from .workbench import MOVING, Workbench
 
 LOOK_S = 0.5
+SILENT_S = 2
 
 _RANK = Column("rank", "rank", str)
+_DOES = Column("what", "does", right=False)
 COLUMNS = (
     Column("worker", "worker", str),
     Column("role", "role", right=False),
-    Column("what", "does", right=False),
+    _DOES,
     Column("counts", "seen/wanted"),
     Column("waited_ns", "since", lambda v: "" if v is None else duration(v)),
     Column("task", "with task", right=False),
@@ -78,7 +81,7 @@ class Now(Workbench):
 
     def body(self) -> Iterable[Widget]:
         yield Static(id="engine", classes="line")
-        yield Static(id="cycles", classes="block")
+        yield Static(id="told", classes="block")
         yield Rows(id="now", empty="…")
 
     def on_mount(self) -> None:
@@ -153,26 +156,29 @@ class Now(Workbench):
         look = self._look
         if look is None:
             return
-        alive = look.status in ("running", "starting")
         head = Text(no_wrap=True, overflow="ellipsis")
         head.append(f"{text(look.name)} ", "bold")
-        head.append(look.status, trust.GOOD if alive else trust.BAD)
+        head.append(look.standing.text, trust.GOOD if look.live and not look.standing.why else trust.BAD)
         head.append(f" · step {look.step:,} · ")
-        head.append(f"{look.waiting:,} of {len(look.workers):,} workers wait")
-        if look.silent_s > 2:
+        head.append(f"{look.waiting:,} of {len(look.workers):,} workers {'wait' if look.live else 'waited'}")
+        if look.silent_s > SILENT_S:
             head.append(f" · silent for {look.silent_s:.0f} s", trust.BAD)
+        if not look.live:
+            head.append(" · this is what they did last", trust.WARN)
         self.query_one("#engine", Static).update(head)
-        cycles = Text("\n").join(
+        told = [Text(text(look.standing.told), trust.BAD)] if look.standing.told else []
+        told += [
             Text.assemble(("deadlock: ", trust.BAD), " → ".join(f"worker {w}" for w in [*cycle, cycle[0]]))
             for cycle in look.cycles[:3]
-        )
+        ]
         if len(look.cycles) > 3:
-            cycles.append(f"\nand {len(look.cycles) - 3} more cycles", trust.BAD)
-        self.query_one("#cycles", Static).update(cycles)
+            told.append(Text(f"and {len(look.cycles) - 3} more cycles", trust.BAD))
+        self.query_one("#told", Static).update(Text("\n").join(told))
         workers = list(look.workers)
         if not self._by_worker:
             workers.sort(key=lambda w: (w["waited_ns"] is None, -(w["waited_ns"] or 0), w["worker"]))
-        columns = _with_rank(COLUMNS, ranked=len({w["rank"] for w in workers}) > 1)
+        columns = COLUMNS if look.live else tuple(replace(c, title="did last") if c is _DOES else c for c in COLUMNS)
+        columns = _with_rank(columns, ranked=len({w["rank"] for w in workers}) > 1)
         cells = tuple(tuple(c.form(w[c.name]) for c in columns) for w in workers)
         titles, right = tuple(c.title for c in columns), tuple(c.right for c in columns)
         self.query_one(Rows).show(Page(titles, right, cells, tuple(workers)), empty="the engine has no workers")

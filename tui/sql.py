@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ..analyze.formats import FORMATS, format_of
+from ..analyze.formats import ENDINGS
 from ..analyze.output import Written, check_free, write_file
 from ..analyze.session import Session
 from ..store.errors import Refused, Usage
@@ -216,10 +216,8 @@ class Sql(Workbench):
 
 
 def _format(path: Path) -> str:
-    form = format_of(path)
-    if form == "table" and path.suffix.lower() != ".txt":
-        known = ", ".join(f".{f}" for f in FORMATS if f != "table")
-        raise Usage(
-            f"cannot write {path}", f"its ending {path.suffix or '(none)'} is no format", f"use {known} or .txt"
-        )
+    form = ENDINGS.get(path.suffix.lower())
+    if form is None:
+        why = f"its ending {path.suffix or '(none)'} is no format"
+        raise Usage(f"cannot write {path}", why, f"use one of {', '.join(ENDINGS)}")
     return form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from abc import abstractmethod
 from collections.abc import Iterable
 from functools import partial
@@ -26,7 +27,18 @@ if TYPE_CHECKING:
 
 SCREENS = ("overview", "timeline", "tasks", "requests", "now", "sql", "monitors")
 TITLES = {"sql": "SQL"}
-NO_TRACE = "no trace: record this engine with `megascope capture`, then `megascope tui TRACE`"
+NO_TRACE = "no trace is open: record this engine, as is said above"
+_ABSENT = """\
+This is the segment of an engine and no trace, so there is nothing here.
+5 shows what its workers do now, 7 what watches it.
+
+To see the rest, record it, in another terminal:
+
+  megascope capture {segment} -o NAME.mscope
+
+and look at that, also while it is being recorded:
+
+  megascope tui NAME.mscope"""
 STATUS_LINES = 4
 """What a message at the bottom may take, as in the style sheet."""
 MOVING: list[BindingType] = [
@@ -84,6 +96,7 @@ class Workbench(Screen[None]):
         yield Static(id="trust")
         yield Static(id="selection")
         yield from self.body()
+        yield Static(id="absent")
         yield Static(id="status")
         yield Footer(show_command_palette=False, compact=True)
 
@@ -126,12 +139,24 @@ class Workbench(Screen[None]):
         """Ask anew if the selection or the trace has changed since."""
         if self.bench.info is None:
             if self.bench.source.trace is None and self.KEY not in ("now", "monitors"):
-                self.problem("trace", NO_TRACE)
+                self._tell_absent()
             return
+        if self.has_class("absent"):
+            self.remove_class("absent")
+            self.call_after_refresh(self.focus_next)
         self.problem("trace", "")
         if again or self._followed != self.bench.version:
             self._followed = self.bench.version
             self.ask_all()
+
+    def _tell_absent(self) -> None:
+        """In the place of all that it would show of a trace, how to have one."""
+        self.problem("trace", NO_TRACE)
+        segment = text(shlex.quote(str(self.bench.source.segment)))
+        self.query_one("#absent", Static).update(Text(_ABSENT.format(segment=segment)))
+        self.add_class("absent")
+        # What is not shown takes no keys, though its screen may have given it the focus.
+        self.call_after_refresh(self.set_focus, None)
 
     def renew(self) -> None:
         """Ask anew when it is shown next."""

@@ -10,12 +10,19 @@ WITH lost AS (
         missing_rows('step', NULL, NULL) AS steps
 ),
 eligible AS (
+    -- By number: several programs may have had a name, one after the other.
     SELECT
-        program_name, any_value(selection) AS selection, sum(eligible) AS eligible, sum(written) AS written,
+        program, any_value(selection) AS selection, sum(eligible) AS eligible, sum(written) AS written,
         sum(observed) AS observed, sum(emitted) AS emitted,
         count(*) FILTER (WHERE NOT closed) AS open, count(DISTINCT epoch) AS epochs, min(epoch) AS first_epoch,
         max(epoch + epochs - 1) AS last_epoch, covered(window_begin(), window_end() - 1) AS covered
-    FROM coverage GROUP BY program_name
+    FROM coverage GROUP BY program
+),
+named AS (
+    SELECT
+        program, selection,
+        CASE WHEN count(*) OVER (PARTITION BY name) > 1 THEN printf('%s (%d)', name, program) ELSE name END AS item
+    FROM programs
 ),
 done AS (
     SELECT count(*) AS tasks, sum(exec_ns) AS exec_ns FROM tasks
@@ -71,18 +78,20 @@ latency AS (
 pointed AS (SELECT *, row_number() OVER (ORDER BY mark) AS place FROM marks),
 facts AS (
     SELECT
-        10 AS part, p.program AS nth, 'selection' AS section, p.name AS item,
+        10 AS part, p.program AS nth, 'selection' AS section, p.item,
         CASE WHEN p.selection <> 'all' AND e.emitted = 0 THEN 'no rows: maps alone' ELSE p.selection END AS value,
         NULL AS bounds
-    FROM programs AS p LEFT JOIN eligible AS e ON p.name = e.program_name
+    FROM named AS p LEFT JOIN eligible AS e ON p.program = e.program
     UNION ALL
     SELECT
-        20, 0, 'coverage', e.program_name,
+        20, e.program, 'coverage', coalesce(p.item, printf('program %d', e.program)),
         CASE
             WHEN e.open > 0 THEN printf('unknown: %d intervals are open; %d events observed', e.open, e.observed::BIGINT)
             WHEN e.eligible > 0 AND e.selection <> 'all' THEN printf(
-                '%.2f %%: %d of %d eligible events observed', floor(1e4 * e.observed / e.eligible) / 100,
-                e.observed::BIGINT, e.eligible::BIGINT)
+                '%.2f %%: %d of %d eligible events observed, of %s', floor(1e4 * e.observed / e.eligible) / 100,
+                e.observed::BIGINT, e.eligible::BIGINT, CASE WHEN e.first_epoch = e.last_epoch
+                    THEN printf('epoch %d', e.first_epoch)
+                    ELSE printf('epochs %d to %d', e.first_epoch, e.last_epoch) END)
                 || CASE WHEN e.emitted > 0 THEN printf(', %d rows written', e.written::BIGINT) ELSE '' END
             WHEN e.eligible > 0 AND (e.covered IS NULL OR l.completes IS NULL) THEN printf(
                 'unknown: not all of it was closed or counted; %d of %d eligible events written in what was',
@@ -92,7 +101,7 @@ facts AS (
                 round(e.covered * e.eligible)::BIGINT, e.eligible::BIGINT)
             ELSE 'nothing was eligible'
         END, NULL
-    FROM eligible AS e, lost AS l
+    FROM lost AS l, eligible AS e LEFT JOIN named AS p ON p.program = e.program
     UNION ALL
     SELECT 21, 0, 'coverage', 'recording', 'unknown: no interval was closed', NULL
     FROM (SELECT count(*) AS n FROM eligible) WHERE n = 0

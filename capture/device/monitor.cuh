@@ -14,6 +14,7 @@ constexpr u64 COMPANY_NS = 400000;      // how long records wait for more, so th
 constexpr u32 FEW = 16;                 // events in a look at all workers: fewer are worth waiting for company
 constexpr u32 SHORTEST_NAP_NS = 250;    // between looks; a look costs the workers of its multiprocessor some cycles
 constexpr u32 LONGEST_NAP_NS = 8000;    // much less than it takes to fill a queue
+constexpr u32 IDLE_NAP_NS = 64000;      // while nothing is fired: no longer than between two looks for a change
 constexpr u64 LAST_CUT_NS = 200000000;  // how long the last cut waits for room in the summary ring
 constexpr u64 LAST_EXPORT_NS = 1000000000;  // and the last export for the host
 constexpr u64 GRACE_NS = 1000000000;    // after the deadline, for workers to leave in order
@@ -88,7 +89,7 @@ struct Monitor : Exporting {
       } else if (last) {
         __nanosleep(1000);
       } else {
-        nap = min(2 * nap, LONGEST_NAP_NS);
+        nap = min(2 * nap, idle() ? IDLE_NAP_NS : LONGEST_NAP_NS);
         if (!left && all_left())
           left = true;  // what they fired last is taken before the last cut
         else
@@ -96,6 +97,9 @@ struct Monitor : Exporting {
       }
     }
   }
+
+  /// Nobody watches, and no change is under way: there is nothing in the queues, and nothing comes.
+  MS_DEVICE bool idle() const { return (party.hooks | coming.hooks) == 0 && step == SWITCH_NONE; }
 
   /// The elected monitor does not end before the others have: it takes in changes, and tells what they share.
   MS_DEVICE bool is_last() const {

@@ -32,6 +32,9 @@ def query_text(what: str, *, query: bool = False) -> str | None:
     """
     if query or ("{" in what and not _is_file(what)):
         return what
+    if _is_folder(what):
+        todo = "name an object, an image or a file with a query in it, or give the query itself"
+        raise Usage(f"cannot load {what}", "it is a directory", todo)
     if not _is_file(what):
         todo = "name an object, an image or a file with a query, or give the query itself"
         raise Usage(f"cannot load {what}", "there is no such file, and it is no query", todo)
@@ -69,6 +72,13 @@ def _is_file(what: str) -> bool:
     """Is there a file of that name? A text that no file can be called is none."""
     try:
         return Path(what).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_folder(what: str) -> bool:
+    try:
+        return Path(what).is_dir()
     except (OSError, ValueError):
         return False
 

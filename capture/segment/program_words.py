@@ -11,6 +11,11 @@ The area of programs stands behind the host ring, where an engine has one:
 A request is made by whoever holds the lock of this area (`mailbox`): image first, then the request with its own
 checksum, then the commit byte. The engine answers by its number, and each monitor says in its cursor when that change
 is in force there. Whoever makes the next request waits for all of them, and for a live drainer to have read it.
+
+Whoever gives up withdraws what he asked for: he puts the commit byte back. The engine takes a request by writing its
+number to TAKEN. Either is done only under the lock of the commit byte (`file_lock`), after a look at the other's word,
+so that a request is taken or withdrawn and never both; what is taken is carried out and answered. The engine does not
+wait for that lock but looks again later. A request whose maker died stands: it is carried out, and the next one waits.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ class Requests(IntEnum):
 
     REQUEST = 0
     COMMIT = 64
-    """u8: the low byte of the request's number, written after it"""
+    """u8: the low byte of the request's number, written after it; of the one before when it is withdrawn"""
     SEEN = 128
     """u8: the low byte of the last change that the drainer has read"""
     FEEDBACK_COMMIT = 192
@@ -113,6 +118,13 @@ class Reply(IntEnum):
     NUMBER = 0
     """of the last request that was answered; written last"""
     WORDS = 64
+
+
+class HostReply(IntEnum):
+    """More words of the reply, of the engine's process on the host: no device knows them."""
+
+    TAKEN = 6
+    """number of the last request that cannot be withdrawn any more"""
 
 
 REPLY_TEXT = (Reply.WORDS - Reply.TEXT) * 8

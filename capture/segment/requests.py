@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import file_lock
 from .program_words import (
     FEEDBACK_CELL,
     FEEDBACK_CELLS,
@@ -16,6 +17,7 @@ from .program_words import (
     REQUEST,
     SLOTS,
     Code,
+    HostReply,
     Op,
     Reply,
     Requests,
@@ -63,7 +65,8 @@ class RequestReader:
         commit = int(self._w.requests[Requests.COMMIT])
         if commit == self._number & 0xFF:
             return None
-        self._number += (commit - self._number) & 0xFF
+        if not self._take():
+            return None
         raw = self._w.requests[: REQUEST.size].tobytes()
         number, op, slot, offset, length, crc, reserved, instructions, rows, own = REQUEST.unpack(raw)
         if own != zlib.crc32(raw[:-4]) or number != self._number or reserved:
@@ -78,6 +81,23 @@ class RequestReader:
         if op != Op.DETACH and zlib.crc32(image) != crc:
             return Damaged(self._number, "its image is not what its checksum says")
         return Request(number, Op(op), slot, offset, length, crc, instructions, rows, image)
+
+    def _take(self) -> bool:
+        """Take what was asked for, so that it cannot be withdrawn; False: not now, as that is just being done."""
+        at = self._w.layout.requests_offset + Requests.COMMIT
+        try:
+            if not file_lock.take(self._w.fd, at):
+                return False
+        except (OSError, ValueError):
+            return False  # no locks, or closed: an engine goes on where nobody can ask it for anything
+        try:
+            # Once more, under the lock: it may have been withdrawn since.
+            ahead = (int(self._w.requests[Requests.COMMIT]) - self._number) & 0xFF
+            self._number += ahead
+            self._w.reply[HostReply.TAKEN] = self._number
+            return ahead > 0
+        finally:
+            file_lock.release(self._w.fd, at)
 
     def answer(self, number: int, code: Code, program: int = 0, text: str = "", *, arena_used: int) -> None:
         """Say what became of request `number`; in force in every monitor from now on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from ...store.tables import EVENT_ROW
 from .map_ring import filler
 from .program_words import MAP_CHUNKS, Code, Slot, SlotState
 from .requests import Damaged, Request, RequestReader
-from .words import CHUNK, Cursor, Policy, Summary, Worker
+from .words import CHUNK, Cursor, HostStatus, Policy, Summary, Worker
 from .writer import SegmentWriter
 
 U32 = NDArray[np.uint32]
@@ -103,7 +104,7 @@ class SegmentSink:
     def say(self, table: str, rows: Iterable[tuple[int | str, ...]]) -> None:
         self._w.say(table, rows)
 
-    def show(self, worker: I64, t: int, step: int, epoch: int) -> None:
+    def show(self, worker: I64, t: int, step: int, epoch: int, *, waits: bool = False) -> None:
         words: Any = worker.view(np.uint64)
         for column in (
             *range(Worker.NOW_T, Worker.NOW_CHECK + 1),
@@ -115,6 +116,9 @@ class SegmentSink:
         self._w.cursor[:, Cursor.EPOCH] = epoch
         self._w.cursor[:, Cursor.HEARTBEAT] = t
         self._w.beat(t, step)
+        since = self._w.status[HostStatus.WAITS_SINCE]
+        if waits != bool(since):
+            self._w.status[HostStatus.WAITS_SINCE] = time.time_ns() if waits else 0
 
     def wanted(self) -> tuple[int, int] | None:
         commit = self._w.commit

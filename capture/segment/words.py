@@ -34,6 +34,7 @@ class Policy(IntEnum):
     DROP = 0
     OVERWRITE = 1
     WAIT = 2
+    """the engine stands still until a drainer makes room, for as long as there is none or none any more (`standing`)"""
 
 
 class State(IntEnum):
@@ -64,6 +65,13 @@ class Status(IntEnum):
     """clock fits taken so far"""
     FIT_FIRST = 64
     """FITS fits of four words: host ns (CLOCK_REALTIME), device ns, error ns, xor of the three"""
+
+
+class HostStatus(IntEnum):
+    """More words of the status page, of engines that run on the host: no device knows them."""
+
+    WAITS_SINCE = 8
+    """CLOCK_REALTIME, ns, since when the engine has waited for room in a ring (policy wait); 0: it does not"""
 
 
 class Control(IntEnum):

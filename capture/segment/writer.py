@@ -10,6 +10,7 @@ import errno
 import mmap
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -40,11 +41,12 @@ class SegmentWriter:
     [monitors, 32]. worker: [workers, 16]. summary: [monitors, summary_rows, 16]. status: [512]. All u64 but the
     columns, whose types are the ABI row's. tail, summary_tail, map_tail: u8 [monitors], written by the drainer.
     Where the engine runs programs: requests: the page that is written from outside; slots: [32, 16] words; reply: [64];
-    images, map_rings: bytes, the latter [monitors, map_bytes].
+    images, map_rings: bytes, the latter [monitors, map_bytes]. fd: of the file, for locks (`file_lock`).
     """
 
-    def __init__(self, path: Path, layout: Layout, memory: mmap.mmap) -> None:
-        self.path, self.layout, self._memory = path, layout, memory
+    def __init__(self, path: Path, layout: Layout, memory: mmap.mmap, fd: int) -> None:
+        self.path, self.layout, self.fd, self._memory = path, layout, fd, memory
+        self._let_go = weakref.finalize(self, os.close, fd)
         self._guard = Guard(memory)
         m, w = layout.monitors, layout.workers
         self.bytes: U8 = np.frombuffer(memory, np.uint8)
@@ -104,6 +106,7 @@ class SegmentWriter:
             os.posix_fallocate(fd, 0, layout.file_bytes)
             memory = mmap.mmap(fd, layout.file_bytes)
         except OSError as e:
+            os.close(fd)
             path.unlink(missing_ok=True)
             size = f"{layout.file_bytes:,} bytes"
             if e.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
@@ -111,9 +114,7 @@ class SegmentWriter:
                     what, f"{size} do not fit there", "free space, or use fewer or smaller blocks"
                 ) from e
             raise MegascopeError(what, f"{e.strerror} ({size})") from e
-        finally:
-            os.close(fd)
-        writer = cls(path, layout, memory)
+        writer = cls(path, layout, memory, fd)
         writer.bytes[layout.side_offset : layout.side_offset + len(area)] = np.frombuffer(area, np.uint8)
         writer.status[Status.STATE] = State.STARTING
         writer.status[Status.HEARTBEAT] = time.time_ns()
@@ -214,6 +215,8 @@ class SegmentWriter:
 
     def close(self, *, unlink: bool = False) -> None:
         """Let go of the mapping's views; the pages go with the last of them. unlink: remove the file too."""
+        self._let_go()
+        self.fd = -1
         if unlink:
             self.path.unlink(missing_ok=True)
 

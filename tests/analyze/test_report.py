@@ -93,6 +93,25 @@ def test_overview_says_selection_coverage_and_loss_first(lossy: Path, capfd: pyt
     assert facts["work", "steps"] == "40"
 
 
+def test_overview_tells_programs_of_one_name_apart(tmp_path: Path) -> None:
+    """By number: what one of them missed is not what both did."""
+    programs = [
+        {"program": n, "name": name, "selection": "escalated(p)", "source": "", "hash": "", "slot": n - 1}
+        for n, name in ((2, "lat"), (3, "lat"), (4, "other"))
+    ]
+    writer = recordings.begin(tmp_path / "x.mscope", programs=[recordings.RECORDER_PROGRAM, *programs])
+    flows = [recordings.flow(100, program=n, lost=lost, epoch=n) for n, lost in ((1, 0), (2, 50), (3, 0))]
+    writer.append("coverage", recordings.rows(tables.COVERAGE, *flows))
+    writer.finish("ended")
+    with Session.open(writer.path, threads=1) as session:
+        rows = ask(session, "overview").rows.to_pylist()
+    assert [r["item"] for r in rows if r["section"] == "selection"] == ["recorder", "lat (2)", "lat (3)", "other"]
+    assert {r["item"]: r["value"] for r in rows if r["section"] == "coverage" and "lat" in r["item"]} == {
+        "lat (2)": "50.00 %: 50 of 100 eligible events observed, of epoch 2, 50 rows written",
+        "lat (3)": "100.00 %: 100 of 100 eligible events observed, of epoch 3, 100 rows written",
+    }
+
+
 def test_text_shows_bounds(lossy: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """As ranges, one-sided, or refused; with a limit that says so."""
     run("classes", str(lossy), "--limit", "3")
@@ -247,6 +266,7 @@ def test_sql_behind_a_report(trace_path: Path, capfd: pytest.CaptureFixture[str]
         for name in ("classes", "workers", "losses"):
             run(name, str(trace_path), "--sql")
             assert session.run(capfd.readouterr().out).read_all().equals(ask(session, name).rows)
+    assert not [name for name, report in reports().items() if report.sql.startswith("--")]
 
 
 def test_header_is_checked() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from megascope.analyze.coverage import percent
 from megascope.analyze.session import Session
-from megascope.store import tables
+from megascope.store import map_streams, tables
 
 
 def lines_of(path: Path, *views: str) -> list[str]:
@@ -130,6 +130,54 @@ def test_escalated_rows_are_no_population(tmp_path: Path) -> None:
         "events: selection escalated(slow): rows are no population · coverage 90 % of the whole trace "
         "(observed 90 of 100 eligible; lost 0 in worker queues, 0 in the ring, 10 throttled)",
     ]
+
+
+LAT = {"program": 2, "name": "lat", "selection": "escalated(lat)", "source": "", "hash": "", "slot": 1}
+
+
+def held(path: Path, program: dict[str, Any], held_epochs: range, end: str = "stopped") -> str:
+    """The line of a map with rows of some epochs, of a program with coverage of epochs 1 to 5; told from 2000 ns on."""
+    writer = recordings.begin(path, programs=[recordings.RECORDER_PROGRAM, LAT | program])
+    writer.update(engine={"told_from": 2000})
+    flows = [
+        recordings.flow(
+            100, program=2, lost=10 * (epoch == 1), epoch=epoch, t_begin=epoch * 1000, t_end=epoch * 1000 + 999
+        )
+        for epoch in range(1, 6)
+    ]
+    writer.append("coverage", recordings.rows(tables.COVERAGE, *flows))
+    table = map_streams.table("lat_n", "a map", [tables.Column("key", "i64", "key")])
+    writer.declare(table)
+    rows = [{"program": 2, "key": k, "epoch": e, "epochs": 1} for e in held_epochs for k in range(2)]
+    writer.append(table.name, recordings.rows(table, *rows))
+    writer.finish(end)
+    (line,) = lines_of(path, "maps.lat_n")
+    return line
+
+
+def test_the_line_of_a_map_is_of_the_epochs_of_its_rows(tmp_path: Path) -> None:
+    """Coverage of epochs that the maps are not told of is named apart."""
+    assert held(tmp_path / "both.mscope", {"attached": 900}, range(2, 5)) == (
+        "maps.lat_n: 6 rows of program lat (2) · coverage 100 % of epochs 2 to 4 (observed 300 of 300 eligible; "
+        "lost 0 in worker queues, 0 in the ring) · no rows of epoch 1 and epoch 5: what it counted there is not in "
+        "this trace"
+    )
+    stays = held(tmp_path / "stays.mscope", {"attached": 2000}, range(2, 5))
+    assert "coverage 97.50 % of epochs 1 to 4 (observed 390 of 400 eligible; lost 10" in stays
+    assert "no rows of epoch 5: what" in stays
+    unknown = held(tmp_path / "unknown.mscope", {"attached": 900}, range(8, 9))
+    assert "coverage unknown: no interval of epoch 8 was closed · no rows of epochs 1 to 5" in unknown
+    partly = held(tmp_path / "partly.mscope", {"attached": 900}, range(4, 8))
+    assert "of epochs 4 to 5 (observed 200 of 200" in partly
+    assert "coverage unknown of epochs 6 to 7" in partly
+
+
+def test_an_epoch_without_rows_counts_where_all_is_told(tmp_path: Path) -> None:
+    """What was lost of it may be why it has none."""
+    for name, program, end in (("left", {"detached": 5900}, "stopped"), ("ended", {}, "ended")):
+        line = held(tmp_path / f"{name}.mscope", {"attached": 2000} | program, range(2, 4), end)
+        assert "coverage 98 % while it was attached (observed 490 of 500 eligible; lost 10 in worker queues" in line
+        assert "no rows" not in line
 
 
 def test_unsealed_and_damaged_are_said_on_every_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import recordings
 from megascope.analyze.report import ask
 from megascope.analyze.report_text import report_text
 from megascope.analyze.session import Session
-from megascope.store import tables
+from megascope.store import map_streams, tables
 from megascope.store.repair import repair
 
 SPEC = f"{asked_runs.SMALL},steps=30"
@@ -254,3 +254,43 @@ def test_steps_keep_their_length_in_a_window(runs: dict[str, Path]) -> None:
         assert [(r["ns"], r["told"]) for r in found] == [
             (whole[r["step"]]["ns"], whole[r["step"]]["told"]) for r in found
         ]
+
+
+@pytest.mark.parametrize("stream", ["coverage", "maps.lat_n", "events"])
+def test_what_repair_puts_aside_is_told_of_its_table(tmp_path: Path, stream: str) -> None:
+    """Rows of coverage or of a map that are gone are no event rows: each answer says whose they were."""
+    writer = recordings.begin(tmp_path / "x.mscope")
+    recordings.fill(writer)
+    table = map_streams.table("lat_n", "a map", [tables.Column("key", "i64", "key")])
+    writer.declare(table)
+    writer.append(table.name, recordings.rows(table, *({"program": 1, "key": k, "epochs": 1} for k in range(3))))
+    writer.finish("ended")
+    (part,) = (writer.path / stream.replace(".", "/")).glob("*.parquet")
+    truncated(part)
+    assert not [f for f in repair(writer.path).findings if f.severity == "damaged"]
+    rows = {"coverage": 1, "maps.lat_n": 3, "events": 240}[stream]
+    with Session.open(writer.path, threads=1) as session:
+        unit = one(session, "SELECT unit FROM loss WHERE kind = 'part_unreadable'")
+        facts = {(r["section"], r["item"]): r["value"] for r in ask(session, "overview").rows.to_pylist()}
+        of_events, of_map, of_coverage = session.coverage_lines(["events", "maps.lat_n", "coverage"])
+        missing = one(session, "SELECT missing_rows('start', NULL, NULL)")
+    assert unit == f"rows of {stream}"
+    assert facts["loss", "part_unreadable"].startswith(f"{rows} rows of {stream} (damaged)")
+    assert f"damaged: part_unreadable {rows} rows of {stream}" in of_events
+    match stream:
+        case "coverage":
+            assert "coverage unknown: rows of coverage are gone" in of_events
+            assert "coverage unknown: rows of coverage are gone" in of_map
+            assert of_coverage.startswith("coverage: 0 rows closed, 0 open; rows of coverage are gone")
+            assert missing is None
+        case "maps.lat_n":
+            assert (
+                "coverage 92.30 % of the whole trace (observed 240 of 260 eligible; lost 20 in worker queues"
+                in of_events
+            )
+            assert of_map.startswith("maps.lat_n: no rows · coverage unknown: rows of maps.lat_n are gone")
+            assert missing == 20
+        case "events":
+            assert "0 in the ring, 240 part_unreadable)" in of_events
+            assert "coverage 92.30 % while it was attached" in of_map
+            assert missing is None

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from megascope.__main__ import run
 from megascope.capture import attaching, control, wanted
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
@@ -24,6 +26,7 @@ from megascope.capture.engines.host.spec import parse_spec
 from megascope.capture.programs import histogram, image
 from megascope.capture.programs.execution import Limits
 from megascope.capture.programs.program import Program
+from megascope.capture.segment.lease import Lease
 from megascope.capture.segment.program_words import Code, Requests
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.segment.sink import SegmentSink
@@ -216,12 +219,19 @@ def test_attach_replace_detach_and_what_is_said_of_them(idle: Live) -> None:
         ("send { @n = count(); }", {}, Refused, "does not export the hook send"),
         ("complete { @n[task] = count() ", {}, MegascopeError, "column"),
         ("nothing.o", {"query": False}, Usage, "nothing.o"),
+        (
+            HIST,
+            {"name": "recorder"},
+            Usage,
+            "cannot call a program recorder: the built-in recorder is called so; give it",
+        ),
+        (HIST, {"name": "Latency"}, Usage, "cannot call a program Latency: a standard monitor is called so; give it"),
         (HIST, {"replace": True}, Refused, "no program of that name is attached; none is attached"),
         ("complete { @h[task] = hist(since_ns); }", {}, Refused, r"its maps need [\d,]+ bytes, of 67,108,864 in the"),
     ],
 )
 def test_what_is_refused_reads_well(
-    idle: Live, text: str, options: dict[str, bool], error: type[MegascopeError], says: str
+    idle: Live, text: str, options: dict[str, Any], error: type[MegascopeError], says: str
 ) -> None:
     with pytest.raises(error, match=says) as e:
         control.attach(idle.path, text, **({"query": True} | options))
@@ -280,6 +290,51 @@ def test_an_engine_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
             assert wanted.for_engine(segment, [], {}, Limits())[-1] == ["no program is attached: the engine has ended"]
 
 
+def test_an_engine_that_waits_for_a_recorder_says_so_and_goes_on_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megascope.capture.segment.mailbox.PATIENCE_S", 0.1)
+    monkeypatch.setattr("megascope.capture.control.directory", lambda: tmp_path)
+    with engine(tmp_path, "steps=0,ring_mb=0.25", hold=False) as live:
+        with SegmentReader.open(live.path, write=True) as segment:
+            lease = Lease(segment)
+            lease.record(segment.layout.exported)
+            lease.release()
+        until = time.monotonic() + 30
+        while control.now(live.path).standing.text != "waits for a recorder":
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        (found,) = control.find()
+        assert found.live
+        assert found.standing is not None
+        assert f"and nobody records it; megascope capture {live.path} lets it go on" in found.standing.told
+        with pytest.raises(MegascopeError, match=r"rings have been full .* nobody records it; the request is withdra"):
+            control.attach(live.path, HIST, name="late", query=True)
+        with SegmentReader.open(live.path, write=True) as segment:
+            session = Session(segment, tmp_path / "o.mscope")
+            begun = time.monotonic()
+            session.run(stopped=lambda: session.rings.taken > 50_000 or time.monotonic() - begun > 30)
+            session.release()
+            assert session.rings.taken > 50_000
+        assert control.now(live.path).standing.text == "running"
+        assert control.programs(live.path).programs == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["attach", "{}"], "cannot attach: no program is given, only the segment {}; say megascope attach {} PROGRAM"),
+        (["attach", "gone.mseg"], "only the segment gone.mseg"),
+        (["detach", "{}"], "no program is given, only the segment {}; say megascope detach {} NAME"),
+        (["mark", "{}"], "cannot mark: {} is a segment, and no text is given"),
+    ],
+)
+def test_the_only_word_may_be_a_segment_and_then_something_is_missing(idle: Live, words: list[str], says: str) -> None:
+    with pytest.raises(Usage) as e:
+        run([w.format(idle.path) for w in words])
+    assert says.format(idle.path, idle.path) in str(e.value)
+
+
 def test_constants_go_to_the_programs_that_have_them() -> None:
     one, other = (f"const {n} = 1us; complete /exec_ns > {n}/ {{ @n = count(); }}" for n in ("low", "high"))
     values = {"low": "2us", "high": "3us", "threshold_ns": "4us"}
@@ -289,6 +344,26 @@ def test_constants_go_to_the_programs_that_have_them() -> None:
     assert any(m.initial == (4_000).to_bytes(8, "little") for m in found["slow_tasks"].maps)
     with pytest.raises(Usage, match="no program has a constant hihg; did you mean high"):
         wanted.load([one, other], {"hihg": "1"}, Limits())
+
+
+def test_who_left_before_the_recording_is_in_it_only_with_what_it_left(idle: Live, tmp_path: Path) -> None:
+    """The first recording finds the interval of the one that left in the rings, the second finds nothing of it."""
+    control.attach(idle.path, "complete { @n = count(); }", name="gone", query=True)
+    control.detach(idle.path, "gone")
+    listed = []
+    for name in ("first", "second"):
+        with SegmentReader.open(idle.path, write=True) as segment:
+            session = Session(segment, tmp_path / f"{name}.mscope")
+            try:
+                session.attach(load("complete { @n = count(); }", f"of_{name}"))
+                session.run(stopped=lambda: False, seconds=0.05)
+            finally:
+                session.release()
+        with Trace.open(tmp_path / f"{name}.mscope") as trace:
+            listed.append([p["name"] for p in trace.manifest["programs"]])
+            programs = {p["program"] for p in trace.manifest["programs"]}
+            assert set(rows_of(trace, "coverage", "program")["program"].to_pylist()) <= programs
+    assert listed == [["recorder", "gone", "of_first"], ["recorder", "of_second"]]
 
 
 CHANGES = 120

@@ -60,6 +60,7 @@ def test_a_disk_budget_stops_raw_rows_and_keeps_the_summaries(tmp_path: Path) ->
     assert 0 < kept < written
     assert kept + dropped == written, "every row is in the trace or in a counted loss"
     assert f"{dropped:,} raw rows were dropped" in said
+    assert f"wrote {out}: {kept:,} rows, " in said
     assert all(r["t_begin"] is not None for r in loss if r["kind"] == "disk_budget")
     assert not [f for f in check(out).findings if f.severity == "damaged"]
     code, said, _ = capture(tmp_path / "b.mscope", "demo:steps=800", "--max-bytes", "12M", "--max-loss", "1")

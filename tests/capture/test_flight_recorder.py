@@ -110,6 +110,7 @@ def test_what_is_no_trigger_is_refused() -> None:
         ("capture demo --before 1s", "say --on QUERY too"),
         ("capture demo --keep 1s --on q --before 2s", "--keep be at least --before"),
         ("capture demo --keep soon", "is not a length of time such as"),
+        ("capture demo --max-bytes 5.9M", "--max-bytes 5,900,000 has no room for raw rows; say --max-bytes 6M or more"),
         ("mark note /nowhere/x.mseg", "nobody records it"),
     ],
 )

@@ -1,13 +1,15 @@
-"""A full map is told of once for each export, however many records that takes."""
+"""Streams of maps: which map has which, and that a full one is told of once for each export."""
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from megascope.capture.attachments import Attachments
+from megascope.capture.map_tables import MapTables
 from megascope.capture.programs.maps import Map, MapKind
 from megascope.capture.programs.program import Program
 from megascope.capture.segment import map_ring
@@ -35,3 +37,17 @@ def test_an_export_in_several_records_counts_its_refusals_once() -> None:
     assert len(records) > 6
     told = [x.count for x in attachments.rows(records) if isinstance(x, Loss) and x.kind == "map_full"]
     assert told == [7, 5]
+
+
+def test_no_two_maps_share_a_stream_because_sql_takes_their_names_for_one() -> None:
+    """Names that differ in case, or in where the program's ends; generations of one program go on in one stream."""
+    tables = MapTables()
+
+    def stream(number: int, program: str, *maps: str) -> list[str]:
+        declared = tuple(dataclasses.replace(DECLARED, name=name) for name in maps)
+        return [tables.of(number, Program(program, (), (), declared), i).table.name for i in range(len(maps))]
+
+    assert stream(2, "lat", "n", "N") == ["maps.lat_n", "maps.lat_n_2"]
+    assert stream(3, "LAT", "n") == ["maps.lat_n_3"]
+    assert stream(4, "lat", "n", "N") == ["maps.lat_n", "maps.lat_n_2"]
+    assert stream(5, "a", "b_n") + stream(6, "a_b", "n") == ["maps.a_b_n", "maps.a_b_n_2"]

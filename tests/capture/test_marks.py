@@ -18,8 +18,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import ScriptedEngine
 
+from megascope.__main__ import run
 from megascope.capture import marks as marks_module
+from megascope.capture.map_recorder import MapRecorder
 from megascope.capture.marking import SUFFIX, Note, NoteListener, Taken, clean, send
 from megascope.capture.marks import Around, Marks
 from megascope.capture.triggers import Triggers
@@ -174,6 +177,21 @@ def test_rows_of_a_trigger_are_told_by_slot_and_time() -> None:
     ]
 
 
+def test_no_row_is_kept_before_the_first_or_after_the_last() -> None:
+    """What was asked for beyond is not claimed when the recording has ended, of triggers and of notes."""
+    keeper = Keeper()
+    marks = Marks(keeper)  # type: ignore[arg-type]
+    triggers = Triggers(marks)
+    triggers.watch("trigger", Around(1000, 50))
+    triggers.follow([{"program": 7, "name": "trigger", "slot": 5, "attached": 0}])
+    triggers.saw(ring_rows([(100, 1), (150, 1 << 5), (400, 1 << 5), (420, 1)]))
+    marks.note(410, "here", Around(300, 500))
+    marks.step(420)
+    marks.close()
+    claimed = sorted((r["t"], r["t_from"], r["t_to"]) for r in keeper.rows.values())
+    assert claimed == [(150, 100, 420), (410, 110, 420)]
+
+
 def taken(note: Note) -> Taken:
     return Taken(7, 1234, note.before, note.after, f"trace of {note.text}")
 
@@ -218,6 +236,24 @@ def test_a_note_is_answered(tmp_path: Path) -> None:
     assert not place.exists()
     with pytest.raises(Refused, match="nobody records it"):
         send(segment, Note("late"))
+
+
+def test_of_a_recording_that_goes_with_its_recorder_a_mark_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recording of maps that a workbench makes for itself."""
+    engine = ScriptedEngine(tmp_path / "a.mseg", [0])
+    recorder = MapRecorder(engine.writer.path, tmp_path / "maps.mscope")
+    try:
+        assert run(["mark", "hello", str(engine.writer.path)]) == 0
+    finally:
+        engine.end()
+        assert recorder.stop()
+    _, told = capsys.readouterr()
+    assert told.startswith("mark 1 at ")
+    assert f"this trace is temporary: with process {os.getpid()} (" in told
+    assert "the mark is gone too" in told
+    assert f"start megascope capture {engine.writer.path}, and mark again to keep it" in told
 
 
 def test_nonsense_is_answered_and_silence_is_not_waited_for(tmp_path: Path) -> None:

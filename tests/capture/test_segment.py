@@ -229,7 +229,8 @@ def test_one_drainer_at_a_time_and_the_lock_dies_with_it(tmp_path: Path) -> None
     with SegmentReader.open(path, write=True) as segment:
         with pytest.raises(MegascopeError) as e:
             Lease(segment)
-        assert f"process {child.pid} is draining it already" in one_line(e)
+        assert f"process {child.pid} (" in one_line(e)
+        assert "records it already; end that first" in one_line(e)
         child.kill()
         child.wait()
         Lease(segment).release()

@@ -19,11 +19,19 @@ import pytest
 from doomed import record_and_acknowledge
 from scripted import ScriptedEngine, pour
 
+from megascope.__main__ import run
+from megascope.capture import attaching, wanted
+from megascope.capture import session as session_module
+from megascope.capture.programs.execution import Limits
+from megascope.capture.programs.program import Program
+from megascope.capture.segment import lease
+from megascope.capture.segment.lease import Lease
+from megascope.capture.segment.mailbox import Unanswered
 from megascope.capture.segment.reader import SegmentReader
 from megascope.capture.segment.words import Policy
 from megascope.capture.session import Session
 from megascope.store.check import check, repair
-from megascope.store.errors import MegascopeError
+from megascope.store.errors import MegascopeError, Refused
 from megascope.store.trace import Trace
 
 
@@ -108,11 +116,78 @@ def test_a_second_capture_of_the_same_engine_is_refused_and_leaves_nothing(tmp_p
         SegmentReader.open(engine.writer.path, write=True) as two,
     ):
         session = Session(one, tmp_path / "one.mscope")
-        with pytest.raises(MegascopeError, match=f"process {os.getpid()} is draining it already"):
+        with pytest.raises(MegascopeError, match=rf"process {os.getpid()} \(.+\) records it already"):
             Session(two, tmp_path / "two.mscope")
         assert not (tmp_path / "two.mscope").exists()
         engine.end()
         session.run(stopped=lambda: False)
+
+
+def test_a_capture_is_refused_before_anything_is_set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after all programs have been compiled; and who holds it is said."""
+    engine = ScriptedEngine(tmp_path / "a.mseg", [0])
+    monkeypatch.setattr(wanted, "for_engine", lambda *_: pytest.fail("programs were compiled"))
+    monkeypatch.setattr(lease, "named", lambda pid: f"process {pid} (megascope tui)")
+    with SegmentReader.open(engine.writer.path, write=True) as segment, Lease(segment):
+        with pytest.raises(MegascopeError) as e:
+            run(["capture", str(engine.writer.path), "-o", str(tmp_path / "o.mscope")])
+        assert f"process {os.getpid()} (megascope tui) records it already, for a workbench" in e.value.why
+        assert e.value.todo.startswith("quit that workbench first")
+        assert not (tmp_path / "o.mscope").exists()
+
+
+def test_a_recording_that_cannot_be_made_lets_go_of_the_engine(tmp_path: Path) -> None:
+    engine = ScriptedEngine(tmp_path / "a.mseg", [0])
+    (tmp_path / "o.mscope").mkdir()
+    with SegmentReader.open(engine.writer.path, write=True) as segment:
+        with pytest.raises(Refused, match="it exists"):
+            Session(segment, tmp_path / "o.mscope")
+        assert segment.lease() == (0, 0)
+        Lease(segment).release()
+
+
+def test_a_request_that_may_still_be_carried_out_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine(tmp_path / "a.mseg", [0])
+    undone: list[str] = []
+
+    def unanswered(segment: SegmentReader, *_: object, **__: object) -> None:
+        raise Unanswered(segment, "cannot attach query", "the engine does not answer")
+
+    monkeypatch.setattr(attaching, "attach", unanswered)
+    monkeypatch.setattr(attaching, "detach", lambda _, name, **__: undone.append(name))
+    program = attaching.load("complete { @n = count(); }", {}, query=True)
+    with SegmentReader.open(engine.writer.path, write=True) as segment:
+        session = Session(segment, tmp_path / "o.mscope")
+        with pytest.raises(Unanswered):
+            session.attach_all([(program, Limits())])
+        session.release()
+    assert undone == ["query"]
+
+
+def test_what_cannot_be_detached_in_the_end_is_said_and_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedEngine(tmp_path / "a.mseg", [0])
+    path, asked = engine.writer.path, list[str]()
+
+    def refuses(_: SegmentReader, program: Program, *__: object, **___: object) -> attaching.Attached:
+        if program.name == "trigger_3":
+            raise MegascopeError("cannot attach trigger_3", "the engine does not answer; the request is withdrawn")
+        return attaching.Attached(2, 1, program.name, 0.0)
+
+    def detach(_: SegmentReader, name: str, **__: object) -> None:
+        asked.append(name)
+        raise MegascopeError("cannot detach", "the engine does not answer") if asked[1:] else Refused("x", "is gone")
+
+    monkeypatch.setattr(attaching, "attach", refuses)
+    monkeypatch.setattr(attaching, "detach", detach)
+    on = [word for _ in range(3) for word in ("--on", "complete { emit(); }")]
+    with pytest.raises(MegascopeError, match="cannot attach trigger_3"):
+        run(["capture", str(path), "-o", str(tmp_path / "o.mscope"), "--program", "none", *on])
+    assert asked == ["trigger", "trigger_2"]
+    told = f"may still run trigger_2: megascope programs {path} shows it, megascope detach ends it"
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "o.mscope").exists()
 
 
 def test_a_segment_cut_while_recording_ends_the_recording_in_order(tmp_path: Path) -> None:
@@ -169,6 +244,42 @@ def test_an_engine_that_is_killed(tmp_path: Path, rows: int) -> None:
     assert bool(unclosed) == (rows > 50)
     assert "engine_died" in rows_of(trace, "loss")["kind"].to_pylist()
     assert not [f for f in check(tmp_path / "o.mscope").findings if f.severity == "damaged" and f.file != "loss"]
+
+
+@pytest.mark.parametrize("when", ["before", "in the last moment", "while it settles"])
+def test_the_death_of_an_engine_is_why_a_short_recording_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """However short: the recording that is over at the same time, or a moment before, has not just been stopped."""
+    path = tmp_path / "a.mseg"
+    code = ENGINE_THAT_DIES.format(here=str(Path(__file__).parent), path=str(path), rows=120)
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"fired\n"
+
+    def die() -> None:
+        child.kill()
+        child.wait()
+
+    if when == "before":
+        die()
+    elif when == "in the last moment":
+        monkeypatch.setattr(session_module, "STATUS_S", 1e9)
+    with SegmentReader.open(path, write=True) as segment:
+        session = Session(segment, tmp_path / "o.mscope")
+
+        def stopped() -> bool:
+            if when == "in the last moment":
+                die()
+            return True
+
+        ending = die if when == "while it settles" else lambda: None
+        assert session.run(stopped=stopped, ending=ending) == "died"
+        session.release()
+    trace = Trace.open(tmp_path / "o.mscope")
+    assert trace.manifest["end"]["reason"] == "died"
+    assert rows_of(trace).num_rows == 120
+    assert "engine_died" in rows_of(trace, "loss")["kind"].to_pylist()
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])

@@ -62,6 +62,7 @@ def test_help_names_every_verb_and_the_exit_codes() -> None:
         (["replay", "absent.mscope", "--program", "latency"], 3, "is not a directory"),
         (["replay", SAMPLE], 2, "no program is named"),
         (["replay", SAMPLE, "--program", "latncy"], 2, "and it is no query; did you mean latency?"),
+        (["program", "check", "."], 2, "cannot load .: it is a directory; name an object"),
         (["replay", SAMPLE, "--program", "lost.o"], 2, "there is no such file, and it is no query; name an object"),
         (["replay", SAMPLE, "--program", "latency", "--set", "a=1"], 2, "no program has a constant a; they have none"),
         (["replay", SAMPLE, "--program", "slow_tasks", "--set", "treshold_ns=1"], 2, "did you mean threshold_ns?"),

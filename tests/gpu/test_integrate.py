@@ -218,8 +218,10 @@ def test_what_a_kernel_says_is_what_is_told(
         "SELECT hook_name, min(task >> 32), max(task >> 32) FROM events WHERE task > 0 GROUP BY ALL",
     )
     assert waits == [("resume", 2), ("wait", 2)]
-    assert {name for name, *_ in told} >= {"start", "complete", "release", "ready"}
-    assert {(low, high) for _, low, high in told} == {(0, 1)}
+    iterations = {name: (low, high) for name, low, high in told}
+    for name in ("start", "complete", "release", "ready"):  # a wait is where a dependency was late, in either iteration
+        assert iterations[name] == (0, 1), name
+    assert all(0 <= low <= high <= 1 for low, high in iterations.values())
 
 
 def test_tasks_and_dependencies_that_nobody_declared_have_their_numbers(

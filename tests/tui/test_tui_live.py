@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import tui_recordings
+from textual.widgets import TextArea
 from tui_driver import opened
 
 from megascope.capture import control, session, target
@@ -48,21 +49,69 @@ async def test_now_follows_a_live_engine(engine: target.Target, monkeypatch: pyt
         await bench.pilot.pause(1.2)
         assert len(looks) == frozen
         assert "frozen" in bench.text
-        for key in "12346":
-            await bench.press(key)
-            assert NO_TRACE[:60] in bench.text
-        await bench.press("f5")
-        assert NO_TRACE[:60] in bench.text
+        await bench.press("6", "f5")
+        assert NO_TRACE in bench.text
         engine.path.unlink()
         await bench.press("escape", "5", "space")
         await bench.until("cannot read segment")
 
 
 @pytest.mark.asyncio
+async def test_screens_that_need_a_trace_say_how_to_have_one(tmp_path: Path) -> None:
+    segment = tmp_path / "a b" / "demo.mseg"
+    async with opened(segment=segment, size=(80, 24)) as bench:
+        for key in "12346":
+            await bench.press(key)
+            # All of it, though a path may be longer than a line.
+            told = "".join(line.strip() for line in bench.lines)
+            for part in (f"megascope capture '{segment}' -o NAME.mscope", "megascope tui NAME.mscope", NO_TRACE):
+                assert part.replace(" ", "") in told.replace(" ", ""), bench.text
+            assert "…" not in "".join(bench.lines[1:])
+        await bench.press("7", "5")
+        assert NO_TRACE not in bench.text
+
+
+@pytest.mark.asyncio
+async def test_screens_come_back_when_there_is_a_trace(host: Path, tmp_path: Path) -> None:
+    async with opened(segment=tmp_path / "demo.mseg", size=(80, 24)) as bench:
+        await bench.press("3")
+        bench.app.follow_trace(host)
+        await bench.settle()
+        await bench.until("tasks 1 to")
+        assert NO_TRACE not in bench.text
+        assert bench.app.focused is bench.widget(Rows)
+        await bench.press("6")
+        assert bench.app.focused is bench.widget(TextArea)
+
+
+@pytest.mark.asyncio
+async def test_what_keeps_an_engine_is_told_and_of_one_that_is_gone_its_last(
+    engine: target.Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = control.now(engine.path)
+    stuck = control.Standing(
+        "waits for a recorder", "its rings have been full for 3 s", "megascope capture X " + "x" * 60
+    )
+    looks = [control.Look(look.name, stuck, look.step, 0.0, look.workers, ())]
+    monkeypatch.setattr(control, "now", lambda _: looks[-1])
+    async with opened(segment=engine.path, size=(80, 24)) as bench:
+        await bench.until("waits for a recorder: its rings have been full for 3 s; megascope capture X")
+        assert "x" * 60 in bench.text
+        assert engine.process is not None
+        engine.process.kill()
+        engine.process.wait()
+        monkeypatch.undo()
+        await bench.until("this is what they did last")
+        await bench.until("did last  ")
+        assert " ran " in bench.text
+        assert " runs " not in bench.text
+
+
+@pytest.mark.asyncio
 async def test_a_deadlock_is_shown(engine: target.Target, monkeypatch: pytest.MonkeyPatch) -> None:
     look = control.now(engine.path)
     knots = tuple((1, 2 + i) for i in range(5))
-    stuck = control.Look(look.name, "died", look.step, 7.0, look.workers, knots)
+    stuck = control.Look(look.name, control.Standing("died", live=False), look.step, 7.0, look.workers, knots)
     monkeypatch.setattr(control, "now", lambda _: stuck)
     async with opened(segment=engine.path, size=(100, 24)) as bench:
         await bench.until("deadlock: worker 1 → worker 2 → worker 1")

@@ -157,7 +157,7 @@ class Monitors:
                 done += n
                 self._patience.renew()
             elif sink.waits and not self._patience.over():
-                self._show()
+                self._show(waits=True)
                 self._patience.nap()
             else:
                 sink.lose(monitor, len(rows) - done)
@@ -174,7 +174,7 @@ class Monitors:
         by: U32 = of_hook[keys & (HOOKS - 1)]
         return by
 
-    def _show(self) -> None:
+    def _show(self, *, waits: bool = False) -> None:
         sim = self._sim
         worker = sim.worker
         out = np.zeros((len(worker), Worker.WORDS), np.int64)
@@ -191,7 +191,7 @@ class Monitors:
         out[:, Worker.DEQUEUED] = self._account.dequeued
         out[:, Worker.LOST] = lost_by_hook(sim).sum(axis=1)
         t = int(sim.misc[state.T_NOW])
-        self._sink.show(out, max(t, self.passed), max(self.step, 0), t // self._account.epoch_ns)
+        self._sink.show(out, max(t, self.passed), max(self.step, 0), t // self._account.epoch_ns, waits=waits)
 
     def _cut(self, now: Moment, *, patient: bool) -> None:
         """Close intervals. Where records have no room, the interval stays open and spans what comes next too."""
@@ -205,7 +205,7 @@ class Monitors:
             while not (kept := sink.keep(monitor, records)):
                 if not patient or not sink.waits or patience.over():
                     break
-                self._show()
+                self._show(waits=True)
                 patience.nap()
             if kept:
                 if patient:

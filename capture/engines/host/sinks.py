@@ -40,8 +40,8 @@ class Sink(ProgramSink, Protocol):
     def say(self, table: str, rows: Iterable[tuple[int | str, ...]]) -> None:
         """Rows of an engine table."""
 
-    def show(self, worker: I64, t: int, step: int, epoch: int) -> None:
-        """Publish the words of all workers, [workers, Worker.WORDS], and a sign of life."""
+    def show(self, worker: I64, t: int, step: int, epoch: int, *, waits: bool = False) -> None:
+        """Publish the words of all workers, [workers, Worker.WORDS], and a sign of life. waits: for room, now."""
 
     def wanted(self) -> tuple[int, int] | None:
         """(mask, commit byte) when the hooks to record have been asked for anew."""
@@ -106,7 +106,7 @@ class MemorySink:
     def say(self, table: str, rows: Iterable[tuple[int | str, ...]]) -> None:
         self.told[table] += rows
 
-    def show(self, worker: I64, t: int, step: int, epoch: int) -> None:  # noqa: ARG002
+    def show(self, worker: I64, t: int, step: int, epoch: int, *, waits: bool = False) -> None:  # noqa: ARG002
         self.workers, self._t = worker.copy(), t
 
     def keep_map(self, monitor: int, record: bytes) -> bool:  # noqa: ARG002

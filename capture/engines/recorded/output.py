@@ -68,7 +68,7 @@ class Output:
         }
         return {
             "name": source["name"],
-            "engine": {**source["engine"], "replay_of": of},
+            "engine": {**source["engine"], "told_from": 0, "replay_of": of},
             "clock": source["clock"],
             "programs": [dict(r) for r in rows],
             "perturbation": {**source["perturbation"], "since_max_ns": SINCE_MAX},

@@ -84,9 +84,12 @@ class Recording:
         partial = [p for p in programs if p["selection"] != "all" and p["program"] in observed]
         for kind in ("all", "sampled"):
             for p in programs:
-                if p["selection"].partition("(")[0] == kind and (p["program"] in observed or not partial):
+                slot = slot_of(p)
+                if slot is None or p["selection"].partition("(")[0] != kind:
+                    continue
+                if p["program"] in observed or not partial:
                     alone = all(q["program"] == p["program"] for q in programs)
-                    return Population(p["program"], p["name"], slot_of(p), p["selection"], alone)
+                    return Population(p["program"], p["name"], slot, p["selection"], alone)
         names = ", ".join(p["name"] for p in partial) or "nobody"
         why = f"its rows were chosen by {names}: what is counted over them holds for no other events"
         raise Refused(self.what, why, "record every event (capture without --no-raw)")

@@ -20,14 +20,14 @@ UNITS = {
     "Gi": 1 << 30,
 }
 """Times in ns, the rest plain numbers."""
-_DECIMAL = re.compile(r"([0-9](?:_?[0-9])*)(\.[0-9A-Za-z_]+)?([A-Za-z]*)")
+_DECIMAL = re.compile(r"([0-9](?:_?[0-9])*)(\.[0-9](?:_?[0-9])*)?([A-Za-z]*)")
 _BASED = re.compile(r"0(?:[xX](?:_?[0-9a-fA-F])+|[bB](?:_?[01])+)")
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 I64_MAX = (1 << 63) - 1
 
 
 def number(text: str, at: Position) -> int:
-    """'20us' → 20,000; '0xff' → 255 (based literals have all 64 bits). Raises Problem."""
+    """'20us' → 20,000; '1.5us' → 1500; '0xff' → 255 (based literals have all 64 bits). Raises Problem."""
     if _BASED.fullmatch(text):
         value = int(text.replace("_", ""), 0)
         if value >> 64:
@@ -39,12 +39,17 @@ def number(text: str, at: Position) -> int:
             at, f"{text!r} is no number", f"numbers end in one of {', '.join(filter(None, UNITS))}, or nothing"
         )
     digits, fraction, unit = match.groups()
-    if fraction:
-        raise Problem(at, f"{text} has a fraction", "numbers are whole: write it in a smaller unit (1500us, not 1.5ms)")
     if unit not in UNITS:
         todo = did_you_mean(unit, UNITS, f"units are {', '.join(filter(None, UNITS))}")
         raise Problem(at, f"{unit!r} is no unit", todo)
-    value = int(digits.replace("_", "")) * UNITS[unit] if len(digits) < 40 else 1 << 64
+    part = (fraction or ".")[1:].replace("_", "")
+    if len(digits) + len(part) >= 40:
+        raise Problem(at, f"{text[:40]} does not fit in 63 bits")
+    scale: int = 10 ** len(part)
+    value, rest = divmod(int(digits.replace("_", "") + part) * UNITS[unit], scale)
+    if rest:
+        todo = "a fraction needs a unit in which it is whole in the end, as 1.5us is 1500 ns"
+        raise Problem(at, f"{text[:40]} is no whole number" + (" of ns" if duration(text) else ""), todo)
     if value > I64_MAX:
         raise Problem(at, f"{text[:40]} does not fit in 63 bits")
     return value

@@ -189,7 +189,11 @@ def _explained(e: UnexpectedInput, text: str) -> Problem:
         at = Position(len(lines), len(lines[-1]) + 1)
         return Problem(at, "the query ends too early", f"expected {expected}" if expected else "")
     token = e.token
-    if token.type == "BEGIN" and "_END" in e.accepts | e.expected:
+    # What an LALR state expects includes what only another context would take.
+    accepted = e.accepts or e.expected
+    if token.type == "BEGIN" and "RPAR" in accepted:
+        return Problem(_place(token), "a parenthesis is not closed", "end it with ) before {")
+    if token.type == "BEGIN" and "_END" in accepted:
         return Problem(_place(token), "the predicate is not closed", "end it with / before {")
     if token.type == "COMPARE" and "COMPARE" not in e.accepts | e.expected:
         why = "a comparison of a comparison has no meaning"

@@ -14,6 +14,8 @@ from .elf import Elf, Section
 from .globals import holds_globals, variables, with_contents
 from .unfit import Unfit, nearest
 
+_NAMED = 12
+"""Enumerators that a message names."""
 _UNITS = {"": 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _NUMBER = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}(?:\.[0-9]{1,9})?) ?(ns|us|ms|s)?")
 
@@ -110,7 +112,8 @@ def _write(contents: bytearray, btf: Btf, c: _Constant, name: str, value: int | 
         high = 1
     given = _value(btf, c, name, value)
     if not low <= given <= high:
-        raise Unfit(f"{name} is set to {value}, which its type does not hold", f"it takes {low:,} to {high:,}")
+        takes = "true or false" if leaf.kind == "b" else f"{low:,} to {high:,}"
+        raise Unfit(f"{name} is set to {value}, which its type does not hold", f"it takes {takes}")
     old = int.from_bytes(contents[at : at + leaf.size], "little")
     mask = (1 << bits) - 1 << leaf.bit_offset
     new = old & ~mask | (given & (1 << bits) - 1) << leaf.bit_offset
@@ -128,7 +131,10 @@ def _value(btf: Btf, c: _Constant, name: str, value: int | str) -> int:
         return number(value)
     except ValueError as e:
         hint = "it takes a number, with ns, us, ms or s for a time"
-        raise Unfit(f"{name} is set to {value!r}", nearest(value, words, hint) if words else hint) from e
+        if words:
+            known = ", ".join([*words][:_NAMED]) + (", …" if len(words) > _NAMED else "")
+            hint = f"it takes {' or '.join(words)}" if c.leaf.kind == "b" else f"it takes {known} or a number"
+        raise Unfit(f"{name} is set to {value!r}", nearest(value, words, hint)) from e
 
 
 def _enumerators(btf: Btf, variable: Variable) -> dict[str, int]:

@@ -92,6 +92,27 @@ MONITORS = (
     ),
 )
 BY_NAME = {m.name: m for m in MONITORS}
+RECORDER_NAME = "recorder"
+"""What the built-in recorder is called, which is no program."""
+RESERVED = frozenset({RECORDER_NAME, *BY_NAME})
+"""Names that no other program may have, in upper case or lower: what programs saw is told under their names."""
+
+
+def is_one(program: Program) -> bool:
+    """Whether it is the standard monitor of its name, with whatever constants, and not just called so."""
+    monitor = BY_NAME.get(program.name)
+    if monitor is None:
+        return False
+    one = load(program.name)
+    return (one.insns, one.entries) == (program.insns, program.entries)
+
+
+def check_name(program: Program) -> None:
+    """Raises Usage for a program that has the name of another kind of thing."""
+    reserved = program.name.casefold()
+    if reserved in RESERVED and not is_one(program):
+        why = "the built-in recorder is called so" if reserved == RECORDER_NAME else "a standard monitor is called so"
+        raise Usage(f"cannot call a program {program.name}", why, "give it another: attach --name, or its file's")
 
 
 def load(name: str, constants: Mapping[str, int | str] | None = None) -> Program:

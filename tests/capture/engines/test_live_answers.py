@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from live_runs import rows
 from megascope.__main__ import run
 from megascope.analyze.session import Session as Analysis
 from megascope.capture import attaching
+from megascope.capture.answer_printer import Pass, Printer
 from megascope.capture.engines.host.__main__ import layout_of
 from megascope.capture.engines.host.engine import HostEngine
 from megascope.capture.live_answers import LiveAnswers
@@ -103,7 +105,7 @@ def record(
 def capture(out: Path, spec: str, *programs: str) -> int:
     """The verb, with no program but these."""
     words = [w for p in ("none", *programs) for w in ("--program", p)]
-    return run(["capture", spec, "-o", str(out), "--quiet", *words])
+    return run(["capture", spec, "-o", str(out), "-q", *words])
 
 
 def of_each(text: str) -> list[list[str]]:
@@ -178,6 +180,32 @@ def test_what_comes_late_is_counted_once_and_told_of(tmp_path: Path) -> None:
     found = [int(line.split()[-1]) for line in said.printed.splitlines() if not line.startswith("@n[")]
     assert sum(found) == sum(rows(tmp_path / "live.mscope", "maps.slow_all")["value"].to_pylist())
     assert [n for n in said.notes if re.match(r"slow: [\d,]+ exports of what was since [\d.]+ ms came late", n)]
+
+
+def test_answers_of_before_the_recording_say_so() -> None:
+    """A query that was there before: events count where there are exports of them, and what is missing is said."""
+    query, said = language.compile("complete { @n = count(); } interval 1s { print(@n); }", name="old"), Said()
+    printer = Printer(said.text.append, said.notes.append, 10**9, began=5 * 10**9)
+    declared = query.program.maps[0]
+    key = np.zeros((1, declared.key_size), np.uint8)
+    value = np.array([[7]], "<u8").view(np.uint8)
+
+    def passed(second: int, over: int, counts: Mapping[int, int], **more: Any) -> Pass:
+        """An export of the epoch that ends at `second`; epochs up to `over` are over."""
+        span = Span(2, 0, 0, None, 1, second - 1, 1, (second - 1) * 10**9, second * 10**9, (7, 7, 0, 0, 0))
+        (record,) = [r for part in encode(span, declared, key, value, 1 << 12) for r in records(part)]
+        cuts = [s * 10**9 for s in range(1, over + 1)]
+        told = {(2, s * 10**9): np.array([n, n - 1, 0, 1, 0]) for s, n in counts.items()}
+        return Pass(over * 10**9, records=[record], coverage=told, cuts=cuts, **more)
+
+    printer.take(passed(2, 4, {1: 100, 2: 10, 3: 1000, 4: 1000}, joined=[(2, query, 0)]))
+    assert said.notes[0] == "old: the answers are of 1 s to 2 s; this recording began at 5 s"
+    assert said.notes[1] == "old: @n saw 9 of 10 events: lost 1"
+    printer.take(passed(6, 6, {5: 1000, 6: 1000, 7: 50}))
+    assert "old: the answers begin at 1 s; this recording began at 5 s" in said.notes
+    assert "old: @n saw 4,005 of 4,010 events: lost 5" in said.notes
+    printer.take(Pass(7 * 10**9, gone=[(2, 7 * 10**9)], staying={2}, last=7 * 10**9))
+    assert said.notes[-1] == "old: what it has counted since 6 s is not told yet, and in no answer"
 
 
 def test_state_is_whole_at_the_end_though_it_comes_in_parts(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from live_runs import replay, rows
 
@@ -15,13 +16,14 @@ from megascope.store.tables import HOOK_BY_NAME
 from megascope.store.trace import Trace
 
 SAMPLE = Path(__file__).parents[3] / "sample_traces" / "h200-experts.mscope"
+COMPLETE = HOOK_BY_NAME["complete"].id
 MONITORS = [m.name for m in standard.MONITORS]
 NO_KEY = {
-    *("program", "rank", "worker", "workers", "epoch", "epochs", "t_begin", "t_end"),
+    *("program", "worker", "workers", "epoch", "epochs", "t_begin", "t_end"),
     *("value", "count", "sum", "min", "max", "lower", "counts"),
     *("eligible", "observed", "throttled", "lost", "faulted", "refused"),
 }
-"""Columns of a map's table that are no part of its key. Nor is `rank`: one map of the device serves all its ranks."""
+"""Columns of a map's table that are no part of its key; `rank` is one, since each rank has its own part of a map."""
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +59,11 @@ def test_maps_count_what_the_events_are(recorded: dict[str, dict[str, Any]], rep
         hooks = [HOOK_BY_NAME[h].id for h in recorded[name]["hooks"]]
         live, again = observed(SAMPLE, name), observed(replayed, name)
         assert live == again == {h: (events[h], events[h]) for h in hooks}
-    executed = whole(rows(SAMPLE, "maps.latency_execution")).values()
-    assert sum(row["count"] for row in executed) == events[HOOK_BY_NAME["complete"].id]
+    of_rank = Counter(rows(SAMPLE, "events").filter(pc.field("hook") == COMPLETE)["rank"].to_pylist())
+    executed = whole(rows(SAMPLE, "maps.latency_execution"))
+    told = {rank: sum(row["count"] for key, row in executed.items() if key[0] == rank) for rank in of_rank}
+    assert told == of_rank
+    assert len(of_rank) == 2
 
 
 def observed(path: Path, name: str) -> dict[int, tuple[int, int]]:
@@ -74,7 +79,7 @@ def observed(path: Path, name: str) -> dict[int, tuple[int, int]]:
 
 
 def whole(table: pa.Table) -> dict[tuple[int, ...], dict[Any, int]]:
-    """By key: a map's value over all epochs and ranks; of a histogram each bucket too, by its least value."""
+    """By rank and key: a map's value over all epochs; of a histogram each bucket too, by its least value."""
     out: dict[tuple[int, ...], dict[Any, int]] = {}
     for row in table.to_pylist():
         assert not row["refused"], "a full map counts less than there was"

@@ -8,7 +8,8 @@ import pytest
 from query_runs import TABLES, arrow
 
 from megascope.capture.programs import language
-from megascope.capture.programs.language import QueryRefused
+from megascope.capture.programs.language import QueryRefused, literals
+from megascope.capture.programs.language.errors import Position
 from megascope.store.errors import Exit, Usage
 
 GOLDEN = Path(__file__).parent / "golden" / "query_errors.txt"
@@ -25,10 +26,12 @@ REFUSED = [
     "complete { @n = count()) }",
     "complete { @n = ; }",
     "complete /exec_ns > 5 { emit(); }",
+    "complete { if (exec_ns > 5 { emit(); } }",
     "complete /exec_ns == 5 == 6/ { emit(); }",
     "complete { $x = 'a'; }",
     'complete /class == "attn/ { emit(); }',
-    "complete { $x = 1.5ms; }",
+    "complete { $x = 1.5; }",
+    "complete { $x = 1.5ns; }",
     "complete { $x = exec_ns.5; }",
     "complete { $x = 20uss; }",
     "complete { $x = 12abc34; }",
@@ -196,7 +199,8 @@ def test_names_without_tables_say_so() -> None:
         ({"limt": 5}, "did you mean limit"),
         ({"limit": "5 parsecs"}, "is no number"),
         ({"limit": 1 << 64}, "64 bits"),
-        ({"limit": "1.5ms"}, "fraction"),
+        ({"limit": "1.5"}, "is no whole number"),
+        ({"limit": "0.1ns"}, "is no whole number of ns"),
     ],
 )
 def test_constants_that_cannot_be_set(constants: dict[str, int | str], why: str) -> None:
@@ -207,3 +211,13 @@ def test_constants_that_cannot_be_set(constants: dict[str, int | str], why: str)
 def test_a_name_that_is_none() -> None:
     with pytest.raises(Usage, match="no name"):
         language.compile("complete { emit(); }", name="my query")
+
+
+def test_a_fraction_of_a_unit_is_a_whole_number() -> None:
+    """As on the command line: what counts is what it comes to."""
+    at = Position(1, 1)
+    found = [literals.number(text, at) for text in ("1.5us", "0.25ms", "1_000.5s", "2.50k", "1.5Ki", "3.0")]
+    assert found == [1500, 250_000, 1_000_500_000_000, 2500, 1536, 3]
+    assert literals.duration("1.5us")
+    one, other = (language.compile(f"complete /exec_ns > {t}/ {{ emit(); }}").program for t in ("1.5us", "1500"))
+    assert one.insns == other.insns

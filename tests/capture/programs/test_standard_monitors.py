@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -17,7 +18,7 @@ from host_runs import SHAPES
 from live_runs import record, rows
 
 from megascope.__main__ import run as megascope
-from megascope.capture import wanted
+from megascope.capture import attaching, wanted
 from megascope.capture.engines.arena import needed
 from megascope.capture.engines.host import parse_spec
 from megascope.capture.programs import standard
@@ -92,6 +93,21 @@ def test_what_a_command_line_asks_for() -> None:
     left, notes = wanted.fitting(found, ~(1 << HOOK_BY_NAME["send"].id), {"waits"})
     assert [p.name for p, _ in left] == [n for n in NAMES if n not in ("comm", "waits")] + ["query", "query_2"]
     assert notes == ["standard monitors left out: waits (attached already), comm (no hook send)"]
+
+
+def test_a_standard_monitor_is_known_by_its_code_and_not_by_its_name() -> None:
+    """Whatever its constants; a query that is called like one is refused, and no monitor is left out because of it."""
+    slow = standard.load("slow_tasks", {"threshold_ns": "2us"})
+    assert standard.is_one(slow)
+    standard.check_name(slow)
+    query = attaching.load("complete { @n = count(); }", {}, name="waits", query=True)
+    assert not standard.is_one(query)
+    assert wanted.fitting([(query, Limits())], 0, {"waits"}) == ([(query, Limits())], [])
+    for name in standard.RESERVED:
+        with pytest.raises(Usage, match=f"cannot call a program {name.upper()}: "):
+            standard.check_name(dataclasses.replace(query, name=name.upper()))
+    named = Path(str(standard.BY_NAME["waits"].object))
+    standard.check_name(attaching.load(str(named), {}))
 
 
 @pytest.fixture(scope="module")
