@@ -133,8 +133,8 @@ class Capture:
                         line.close()
                         answers.close()
                         recording.release()
-                        if recording.left:
-                            names = ", ".join(recording.left)
+                        if recording.programs.left:
+                            names = ", ".join(recording.programs.left)
                             why = f"the engine did not answer, and may still run {names}"
                             _note(f"{why}: megascope programs {engine.path} shows it, megascope detach ends it")
                     last, rolled = recording.progress(), recording.rolled()

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,24 +15,24 @@ import pyarrow as pa
 from ..store.errors import MegascopeError, Refused
 from ..store.tables import ENGINE_TABLES, RECORDER, Table
 from ..store.trace import TraceWriter
-from . import attaching
 from .accounts import I64, Accounts
 from .attaching import Attached
-from .attachments import Attachments, recorder
 from .engine_manifest import manifest
+from .engine_watch import EngineWatch
+from .event_rows import EventRows
 from .marking import Note, NoteListener, Taken
 from .marks import Around, Marks
 from .programs.execution import Limits
 from .programs.program import Program
 from .progress import Progress, Rolled
+from .recorded_programs import RecordedPrograms, recorders
 from .segment.drain import Loss, RingReader
 from .segment.exports import MapRingReader, Record
 from .segment.lease import Lease
-from .segment.mailbox import Unanswered
-from .segment.reader import ClockFit, SegmentReader, Truncated
+from .segment.reader import SegmentReader, Truncated
 from .segment.summaries import SummaryReader
 from .segment.told import HostRingReader
-from .segment.words import Clock, Cursor, Summary
+from .segment.words import Cursor, Summary
 from .taking_over import TakingOver
 from .triggers import Triggers
 
@@ -43,7 +43,6 @@ FLUSH_S = 0.1
 """What a SIGKILL may cost: rows gathered since the last flush."""
 STATUS_S = 0.05
 QUIET_S = 0.002
-STALL_S = 2.0
 _NOTHING: tuple[I64, list[Loss]] = np.empty((0, Summary.WORDS), np.int64), []
 _SCHEMAS = {t.name: t.schema for t in ENGINE_TABLES}
 
@@ -73,7 +72,7 @@ class Session:
         self.lease = lease or Lease(segment)
         self._temporary = temporary
         try:
-            said = manifest(segment) | {"programs": [recorder()] if raw else []}
+            said = manifest(segment) | {"programs": recorders(raw)}
             self.writer = TraceWriter.create(
                 out, said, segment.tables, force=force, max_bytes=max_bytes, keep_ns=keep_ns
             )
@@ -81,33 +80,23 @@ class Session:
             self.lease.release()
             raise
         self.marks = Marks(self.writer)
-        self._triggers = Triggers(self.marks)
         self._notes = NoteListener(segment.path)
         self.rings, self.summaries, self.told = RingReader(segment), SummaryReader(segment), HostRingReader(segment)
-        self.exports, self.attachments = MapRingReader(segment), Attachments(segment)
-        self.accounts = Accounts(segment)
+        self.exports, self.accounts = MapRingReader(segment), Accounts(segment)
+        triggers = Triggers(self.marks)
+        self.programs = RecordedPrograms(
+            segment, self.writer, self.accounts, triggers, answers, raw=raw, idle=self._idle
+        )
+        self.attachments = self.programs.attachments
+        self._events = EventRows(self.writer, self.accounts, triggers, raw=raw)
+        self._engine = EngineWatch(segment, self.writer)
         self._before = TakingOver(segment, self.rings, self.summaries, self.accounts)
         self._answers = answers
         self._raw = raw
-        self._recorders = [recorder()] if raw else []
-        self._held: list[pa.RecordBatch] | None = None
-        """rows taken since the last cut was asked for: some are of after it"""
         self._taking_summaries = True
-        self._left_out = 0
-        """rows taken that are not of this recording"""
-        self._ours: list[str] = []
-        self.left: list[str] = []
-        """programs of this recording that could not be detached in the end"""
-        self._programs: list[dict[str, Any]] = []
-        self._untold = False
-        """whether there are some that the manifest does not tell of yet"""
-        self._tell_at = 0.0
         self.lost = 0
-        self._fits: list[ClockFit] = []
         self._began = self._flushed = self._looked = time.monotonic()
         self._last = (self._began, 0)
-        self._stalled = False
-        self._t_seen = 0
         self._dropped = 0
         self._burst = segment.layout.ring_rows // 8
         self._ended: float | None = None
@@ -140,11 +129,11 @@ class Session:
                 now = time.monotonic()
                 if now - self._looked > STATUS_S:
                     self._looked = now
-                    reason = self._look()
+                    reason = self._engine.look()
                     self._notes.poll(self._take_note)
                 if not reason and (stopped() or (seconds is not None and now - self._began > seconds)):
                     # A recording that is over soon may not have looked yet.
-                    reason = self._look() or "stopped"
+                    reason = self._engine.look() or "stopped"
                 if now - shown > progress_s:
                     shown = now
                     progress(self.progress())
@@ -156,18 +145,17 @@ class Session:
             if reason == "stopped":
                 reason = self._settle(stop_engine)
             self._rest()
-            self._append_manifest()
-            if self._untold:
-                self._tell()
+            self.programs.follow()
+            self.programs.tell()
             if reason == "died":
                 self._died()
             else:
                 if self._before.reopen():
                     self._append_unclosed()
                 if self._answers is not None:
-                    self._answers.end(self._t_seen, whole=reason != "failed")
+                    self._answers.end(self._events.t_seen, whole=reason != "failed")
             self._now()
-            self._remember_clock()
+            self._engine.remember_clock()
             self.marks.close()
         except Truncated as e:
             reason = "truncated"
@@ -178,9 +166,9 @@ class Session:
             # The engine's own words do not fit together: keep what was copied, say what happened.
             self.marks.close()
             self._died()
-            self.writer.finish("refused", detail=e.why, t=self._t_seen)
+            self.writer.finish("refused", detail=e.why, t=self._events.t_seen)
             raise
-        self.writer.finish(reason, t=self._t_seen)
+        self.writer.finish(reason, t=self._events.t_seen)
         self._dropped = self._taken - self.writer.rows["events"]
         return reason
 
@@ -205,7 +193,7 @@ class Session:
     @property
     def _taken(self) -> int:
         """Rows of this recording so far."""
-        return self.rings.taken - self._left_out - self._before.left_out
+        return self.rings.taken - self._events.left_out - self._before.left_out
 
     @property
     def taken_over(self) -> str:
@@ -231,10 +219,10 @@ class Session:
         words, summary_losses = self.summaries.take() if self._taking_summaries else _NOTHING
         words = self._before.take_records(words)
         exported, export_losses = self.exports.take()
-        self._append_manifest()
+        self.programs.follow()
         batch = self.rings.take()
-        self._take_rows(self._before.take_rows(batch.rows))
-        self.marks.step(self._t_seen)
+        self._events.take(self._before.take_rows(batch.rows))
+        self.marks.step(self._events.t_seen)
         losses = self._before.take_losses(batch.losses) + summary_losses + export_losses
         for found in self.attachments.rows(exported):
             if isinstance(found, Loss):
@@ -258,14 +246,6 @@ class Session:
         self._hurried = bool(len(words) or exported) or batch.rows.num_rows >= self._burst
         return bool(batch.rows.num_rows or len(words) or told or exported)
 
-    def _take_rows(self, rows: pa.RecordBatch) -> None:
-        if rows.num_rows:
-            self.accounts.saw(rows)
-            self._t_seen = max(self._t_seen, int(rows["t"].to_numpy().max()))
-            # Triggers first: what they pin must not have left the window because of rows that came with them.
-            self._triggers.saw(rows)
-            self._append_events(rows)
-
     def _book(self, words: I64, exported: list[Record]) -> list[Loss]:
         """Losses that the records tell of."""
         losses: list[Loss] = []
@@ -282,14 +262,7 @@ class Session:
 
     def attach(self, program: Program, limits: Limits | None = None) -> Attached:
         """Attach a program for as long as this recording lasts. Raises as `attaching.attach`."""
-        self._append_manifest()
-        try:
-            done = attaching.attach(self.segment, program, limits, idle=self._idle)
-        except Unanswered:
-            self._ours.append(program.name)  # it may run after all
-            raise
-        self._ours.append(program.name)
-        return done
+        return self.programs.attach(program, limits)
 
     def attach_all(
         self, programs: Iterable[tuple[Program, Limits]], triggers: Iterable[tuple[Program, Limits, Around]] = ()
@@ -300,73 +273,15 @@ class Session:
         then nothing is left behind, neither a program nor the trace.
         """
         try:
-            for program, limits in programs:
-                self.attach(program, limits)
-            for program, limits, around in triggers:
-                self._triggers.watch(program.name, around)
-                self.attach(program, limits)
+            self.programs.attach_all(programs, triggers)
         except MegascopeError:
-            self._leave()
             self.writer.close()
             shutil.rmtree(self.writer.path, ignore_errors=True)
             raise
 
-    def _append_events(self, rows: pa.RecordBatch) -> None:
-        if not self._raw:
-            # What an earlier recorder left in the ring is not of this recording.
-            by = rows["by"].to_numpy()
-            emitted = by > 1
-            self._left_out += int(np.count_nonzero(~emitted))
-            rows = rows.set_column(
-                rows.schema.get_field_index("by"), rows.schema.field("by"), pa.array(by & ~np.uint32(1))
-            )
-            rows = rows.filter(pa.array(emitted))
-        if self._held is not None:
-            self._held.append(rows)
-        elif rows.num_rows:
-            self.writer.append("events", rows)
-
     def _idle(self) -> None:
         if not self._pass():
             time.sleep(QUIET_S / 10)
-
-    def _leave(self) -> None:
-        """Detach what this recording attached; programs that are gone already are none of its business.
-
-        An engine that does not answer is asked once: what may run on there is `left`.
-        """
-        ours, self._ours = self._ours, []
-        for i, name in enumerate(ours):
-            try:
-                attaching.detach(self.segment, name, idle=self._idle)
-            except Refused:
-                continue
-            except MegascopeError:
-                if self.segment.status().text in ("running", "starting"):
-                    self.left = ours[i:]
-                return
-
-    def _append_manifest(self) -> None:
-        """Tell of programs that have come or gone: at once, but of changes that follow each other closely together.
-
-        A manifest with thousands of programs takes its time, and whoever attaches waits until this recording has read
-        the last change.
-        """
-        rows = self.attachments.follow(self.accounts.closed_of)
-        if rows is not None:
-            self._programs, self._untold = rows, True
-            self._triggers.follow(rows)
-            if self._answers is not None:
-                self._answers.follow(rows, self.attachments.programs)
-        if self._untold and time.monotonic() >= self._tell_at:
-            self._tell()
-
-    def _tell(self) -> None:
-        begun = time.monotonic()
-        self.writer.update(programs=self._recorders + self._programs)
-        self._untold = False
-        done = time.monotonic()
-        self._tell_at = done + max(FLUSH_S, 10 * (done - begun))
 
     def _append_map(self, table: Table, rows: pa.RecordBatch) -> None:
         try:
@@ -395,37 +310,11 @@ class Session:
             detail=loss.detail,
         )
 
-    def _look(self) -> str:
-        """The reason to end that the engine gives, if any; on the way, its clock and its silence."""
-        status = self.segment.status()
-        self._remember_clock()
-        silent = (time.time_ns() - status.heartbeat_ns) / 1e9
-        if silent > STALL_S and status.alive and not self._stalled:
-            self._stalled = True
-            self.writer.lose("engine_stalled", 1, detail=f"no heartbeat for {silent:.1f} s")
-        elif silent < STALL_S:
-            self._stalled = False
-        return status.text if status.text in ("ended", "failed", "died") else ""
-
     def _take_note(self, note: Note) -> Taken:
         around = None if note.before is None or note.after is None else Around(note.before, note.after)
-        mark = self.marks.note(self._device_now(), note.text, around)
+        mark = self.marks.note(self._engine.device_now(self._events.t_seen), note.text, around)
         where, goes_with = str(self.writer.path.absolute()), os.getpid() if self._temporary else 0
         return Taken(mark.mark, mark.t, mark.t_from, mark.t_to, where, goes_with)
-
-    def _device_now(self) -> int:
-        """Device time, ns: as the engine said last, and on a clock that runs by itself what has passed since."""
-        status = self.segment.status()
-        since = 0 if self.segment.layout.clock == Clock.VIRTUAL else max(0, time.time_ns() - status.heartbeat_ns)
-        return min(max(status.t_now + since, self._t_seen), 1 << 62)
-
-    def _remember_clock(self) -> None:
-        fits = self.segment.clock_fits()
-        if fits != self._fits:
-            known = {f.host_ns: f for f in self._fits} | {f.host_ns: f for f in fits}
-            self._fits = [known[k] for k in sorted(known)]
-            rows = [{"host_ns": f.host_ns, "device_ns": f.device_ns, "error_ns": f.error_ns} for f in self._fits]
-            self.writer.update(clock={"fits": rows})
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -435,12 +324,12 @@ class Session:
         Why the recording ends after all: the engine may die, or fail, meanwhile.
         """
         commit = -1
-        self._leave()
+        self.programs.leave()
         if stop_engine:
             self.lease.stop_engine()
         else:
             # Other people's programs go on: what they emit after the cut is not of this recording.
-            self._held = []
+            self._events.hold()
             commit = self.lease.record(0)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.segment.status().text == "running":
@@ -451,16 +340,13 @@ class Session:
         reason = self.segment.status().text
         if reason not in ("died", "failed"):
             return "stopped"
-        # No cut comes any more behind which rows are not of this recording.
-        held, self._held = self._held or [], None
-        for rows in held:
-            self.writer.append("events", rows)
+        self._events.keep_all()
         return reason
 
     def _rest(self) -> None:
         """What is still there: two passes in a row that bring nothing end it; where programs go on, the last cut."""
         empty, deadline = 0, time.monotonic() + 60.0
-        if self._held is None or not self.attachments.live:
+        if not self._events.held or not self.attachments.live:
             while empty < 2 and time.monotonic() < deadline:
                 empty = 0 if self._pass() else empty + 1
         else:
@@ -470,40 +356,35 @@ class Session:
             heads = self.segment.heads(Cursor.HEAD, "ring")
             while (self.rings.position < heads).any() and time.monotonic() < deadline:
                 self._pass()
-        for rows in self._held or ():
-            closed = rows["seq"].to_numpy() < self.accounts.closed_to[rows["worker"].to_numpy()]
-            self._left_out += int(np.count_nonzero(~closed))
-            self.writer.append("events", rows.filter(pa.array(closed)))
-        self._held = None
+        self._events.keep(self.accounts.closed_to)
         self._keep_rest()
 
     def _keep_rest(self) -> None:
         rows, words = self._before.rest()
-        self._take_rows(rows)
+        self._events.take(rows)
         for loss in self._book(words, []):
             self._lose(loss)
 
     def _append_unclosed(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """What is known of intervals that nobody closed: their rows, and their coverage."""
-        slot_of = {row["program"]: row["slot"] for row in self._programs if row["slot"] is not None}
+        slot_of = {row["program"]: row["slot"] for row in self.programs.rows if row["slot"] is not None}
         live = set(self.attachments.live)
         if self._before.unclaimed:
             live |= {p for s, p in {s: p for p, s in slot_of.items()}.items() if self.accounts.seen_of[s]}
-        intervals, coverage = self.accounts.unclosed(self._t_seen, sorted(live), slot_of)
+        intervals, coverage = self.accounts.unclosed(self._events.t_seen, sorted(live), slot_of)
         self._append("intervals", intervals)
         self._append("coverage", coverage)
         return intervals, coverage
 
     def _died(self) -> None:
-        if self._untold:
-            self._tell()
+        self.programs.tell()
         self._keep_rest()
         self._before.reopen()
         intervals, coverage = self._append_unclosed()
         if self._answers is not None:
             self._answers.saw([], _NOTHING[0], coverage)
-            self._answers.end(self._t_seen, whole=False)
-        self.writer.lose("engine_died", max(1, intervals.num_rows), t_end=self._t_seen)
+            self._answers.end(self._events.t_seen, whole=False)
+        self.writer.lose("engine_died", max(1, intervals.num_rows), t_end=self._events.t_seen)
 
     def _now(self) -> None:
         for batch in self.segment.now().to_batches():
