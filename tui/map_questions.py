@@ -88,10 +88,13 @@ def question(info: MapInfo, program: int, what: str, span: str) -> str:
 
 _COVERED = """
     missed AS (
-        -- What a row says of its epoch, every key's row of that epoch says.
+        -- What a row says of its epoch, every key's row of that epoch and teller says; two tellers may say the same.
         SELECT coalesce(sum(eligible), 0)::BIGINT AS eligible, coalesce(sum(refused), 0)::BIGINT AS refused,
             coalesce(sum(eligible - observed + refused), 0)::BIGINT AS missing
-        FROM (SELECT DISTINCT rank, worker, epoch, epochs, eligible, observed, refused FROM {map} WHERE {held})
+        FROM (
+            SELECT DISTINCT rank, worker, workers, epoch, epochs, t_begin, t_end, eligible, observed, refused
+            FROM {map} WHERE {held}
+        )
     )"""
 
 _HIST = f"""

@@ -29,7 +29,7 @@ TRUST = """
             sum(emitted)::BIGINT AS emitted,
             count(*) FILTER (WHERE NOT closed) AS open
         FROM coverage
-        GROUP BY ALL
+        GROUP BY coverage.program, program_name, selection, hook_name
     )
     ORDER BY program, lost + refused + not_written DESC NULLS LAST, eligible DESC NULLS LAST, hook
 """

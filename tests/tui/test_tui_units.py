@@ -7,6 +7,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ from megascope.tui.filters import conditions
 from megascope.tui.history import MOST, History
 from megascope.tui.literals import Clause, fill, where
 from megascope.tui.map_pages import page_of
-from megascope.tui.map_questions import MapInfo
+from megascope.tui.map_questions import SPANS, MapInfo, question
 from megascope.tui.page import page_of_all
 from megascope.tui.times import count, duration, moment, share
 from megascope.tui.trust import trust_of
@@ -283,3 +284,18 @@ def test_of_an_open_interval_a_map_gives_no_upper_bound() -> None:
     for still_open, told in ((False, "40 – 50"), (True, "40+")):
         held = page_of(info, "count", "", 80, still_open=still_open)(table)
         assert held.page.cells[0][1] == told
+
+
+def test_two_monitors_that_say_the_same_of_an_epoch_are_two() -> None:
+    """And every key's row of one says it again, which is once."""
+    con = duckdb.connect()
+    con.execute("CREATE SCHEMA maps")
+    con.execute(
+        "CREATE TABLE maps.q_n AS SELECT 3 AS program, 0 AS rank, NULL::INTEGER AS worker, 2 AS workers, 7 AS epoch, "
+        "1 AS epochs, m AS t_begin, 100 + m AS t_end, 10 AS eligible, 8 AS observed, 1 AS refused, key, 4 AS value "
+        "FROM range(2) AS m(m), range(5) AS k(key)"
+    )
+    info = MapInfo("maps.q_n", "n", "hash", False, ("key",), ("value",), frozenset({3}))
+    rows = con.sql(question(info, 3, "count", SPANS[0])).fetchall()
+    assert [row[1] for row in rows] == [8] * 5
+    assert {row[-3:] for row in rows} == {(20, 2 * (10 - 8 + 1), 2)}
