@@ -7,9 +7,7 @@ stream. What each value looks like as text stands in `analyze.text`.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -17,7 +15,8 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..store.errors import MegascopeError, Refused
+from ..store.errors import MegascopeError
+from ..store.new_file import file_appears
 from .formats import BINARY
 from .grid import grid
 from .text import encoded, plain, printable
@@ -68,44 +67,6 @@ def write_file(rows: Rows, form: str, path: Path, *, force: bool = False, limit:
     """
     with file_appears(path, force=force) as out:
         return write(rows, form, out, limit=limit)
-
-
-@contextmanager
-def file_appears(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
-    """A file to be written, which appears at `path` when the block ends, and not at all when it raises.
-
-    Raises Refused for a path that is taken (unless `force`) or no place for a file, MegascopeError for a full disk.
-    """
-    check_free(path, force)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("xb") as out:
-            yield out
-        if force:
-            temporary.replace(path)
-        else:
-            # A link, unlike a rename, does not replace what was put there meanwhile.
-            os.link(temporary, path)
-    except FileExistsError:
-        raise Refused(f"cannot write {path}", "it exists", "give another name or --force") from None
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise MegascopeError(f"cannot write {path}", why, "choose another place or free space") from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def check_free(path: Path, force: bool) -> None:
-    """Raise Refused where `write_file` could not write, before an expensive query runs."""
-    what = f"cannot write {path}"
-    if path.is_dir():
-        raise Refused(what, "it is a directory", "name a file in it")
-    if not path.parent.is_dir():
-        raise Refused(what, f"there is no directory {path.parent}", "create it first")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise Refused(what, f"the directory {path.parent} may not be written to", "choose another")
-    if not force and os.path.lexists(path):
-        raise Refused(what, "it exists", "give another name or --force")
 
 
 class _Taken:

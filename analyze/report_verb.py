@@ -49,7 +49,7 @@ class Report:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         """Run the verb."""
-        from .output import check_free, file_appears
+        from ..store.new_file import check_free, file_appears
         from .report import ask, report_named
         from .session import Session
 

@@ -47,7 +47,8 @@ class Sql:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         """Run the verb."""
-        from .output import check_free, write, write_file
+        from ..store.new_file import check_free
+        from .output import write, write_file
         from .session import Session
 
         form = args.format or format_asked(args.output)

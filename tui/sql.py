@@ -13,9 +13,10 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ..analyze.formats import ENDINGS
-from ..analyze.output import Written, check_free, write_file
+from ..analyze.output import Written, write_file
 from ..analyze.session import Session
 from ..store.errors import Refused, Usage
+from ..store.new_file import check_free
 from . import trust
 from .database import Answer, Failure, Question
 from .dialogs import Prompt

@@ -18,7 +18,8 @@ class Compile:
     """Compile a query: its verdict and maps, what the host does, and the bytecode under its statements.
 
     P is a query, or a file with one. Names of classes, operators, requests and coordinates are those of TARGET, a
-    trace or a segment. Exits with 3 if the query is refused.
+    trace or a segment. With -o, P may be an object too, and what it becomes is written as a program image, which goes
+    wherever a program does; a query's image has its source. Exits with 3, and writes nothing, if it is refused.
     """
 
     name = "compile"
@@ -27,8 +28,12 @@ class Compile:
         from .verbs import add_program
 
         add_program(parser)
+        parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write its program image to FILE")
+        parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
 
     def run(self, args: argparse.Namespace) -> int:
+        if args.output is not None:
+            return _write(args)
         from .disassembler import disassemble
         from .verbs import print_verdict
 
@@ -42,6 +47,20 @@ class Compile:
         return Exit.REFUSED if isinstance(verdict, Rejected) else Exit.DONE
 
 
+def _write(args: argparse.Namespace) -> int:
+    from ...store.new_file import check_free, file_appears
+    from .image import pack
+    from .verbs import load, print_verdict
+
+    check_free(args.output, args.force)
+    program = load(args)
+    if isinstance(print_verdict(program), Rejected):
+        return Exit.REFUSED
+    with file_appears(args.output, force=args.force) as out:
+        out.write(pack(program))
+    return Exit.DONE
+
+
 def _compiled(args: argparse.Namespace) -> Query:
     from .language import compile as compile_query
     from .sources import query_text, tables_of
@@ -49,7 +68,8 @@ def _compiled(args: argparse.Namespace) -> Query:
 
     text = query_text(args.program, query=args.query)
     if text is None:
-        raise Usage(f"cannot compile {args.program}", "it is compiled already", "see megascope program show")
+        todo = "see megascope program show, or write its image with -o"
+        raise Usage(f"cannot compile {args.program}", "it is compiled already", todo)
     return compile_query(text, tables_of(args.target) if args.target else None, constants(args))
 
 

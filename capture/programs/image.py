@@ -34,9 +34,8 @@ def pack(program: Program) -> bytes:
     return _HEAD.pack(_MAGIC, VERSION, len(description), len(body) - len(description), zlib.crc32(body)) + body
 
 
-def unpack(image: bytes, what: str = "program image") -> Program:
+def unpack(image: bytes, what: str = "program image", again: str = "attach the program again") -> Program:
     """The program of an image; not verified. Raises Refused, naming `what`, for anything that `pack` does not write."""
-    again = "attach the program again"
     if len(image) < _HEAD.size:
         raise Refused(what, f"it has {len(image)} bytes and no header", again)
     magic, version, described, code, crc = _HEAD.unpack_from(image)

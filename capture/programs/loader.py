@@ -52,7 +52,7 @@ def load(
     if data[:6] == b"MSPROG":
         if constants:
             raise Refused(f"cannot load {what}", "constants of an image are settled", "set them in its object")
-        return image.unpack(data, what)
+        return image.unpack(data, what, "write it again with megascope program compile -o")
     try:
         return _object(data, constants or {}, called, contexts)
     except Unfit as e:

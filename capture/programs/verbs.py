@@ -42,7 +42,7 @@ class Check:
         add_program(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        program = _load(args)
+        program = load(args)
         verdict = print_verdict(program)
         return Exit.REFUSED if isinstance(verdict, Rejected) else Exit.DONE
 
@@ -61,7 +61,7 @@ class Show:
     def run(self, args: argparse.Namespace) -> int:
         from .disassembler import disassemble
 
-        program = _load(args)
+        program = load(args)
         verdict = print_verdict(program)
         _print(_helpers(program))
         print()
@@ -133,14 +133,15 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     add_constants(parser)
 
 
-def _load(args: argparse.Namespace) -> Program:
-    from ..attaching import load
+def load(args: argparse.Namespace) -> Program:
+    """The program that `add_program`'s arguments name. Raises as `attaching.load`."""
+    from .. import attaching
 
     if args.target is None:
-        return load(args.program, constants(args), query=args.query)
+        return attaching.load(args.program, constants(args), query=args.query)
     from .sources import tables_of
 
-    return load(args.program, constants(args), tables_of(args.target), query=args.query)
+    return attaching.load(args.program, constants(args), tables_of(args.target), query=args.query)
 
 
 def print_verdict(program: Program) -> Verdict | Rejected:

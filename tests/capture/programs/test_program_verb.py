@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,35 @@ def test_include_is_where_the_header_is(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_mistake_is_a_usage_error(args: list[str], says: str) -> None:
     with pytest.raises(Usage, match=re.escape(says)):
         run(["program", *args])
+
+
+def test_an_image_is_written_and_goes_wherever_its_program_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "p.img"
+    given = [str(OBJECTS / "class_latency.bpf.o"), "--set", "threshold_ns=20us"]
+    assert said(capsys, "compile", *given, "-o", str(out))[0] == Exit.DONE
+    assert loader.load(out) == loader.load(Path(given[0]), {"threshold_ns": "20us"})
+    query = tmp_path / "q.img"
+    assert said(capsys, "compile", "complete { @n[class] = count(); }", "-o", str(query))[0] == Exit.DONE
+    assert loader.load(query).source == "complete { @n[class] = count(); }"
+    _, lines, _ = said(capsys, "check", str(query))
+    assert lines["map"][0].startswith("n: ")
+
+
+def test_an_image_replaces_nothing_and_is_of_no_rejected_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "p.img"
+    out.write_text("mine")
+    given = ["program", "compile", str(OBJECTS / "class_latency.bpf.o"), "-o", str(out)]
+    with pytest.raises(Refused, match="it exists; give another name or --force"):
+        run(given)
+    assert out.read_text() == "mine"
+    bad = tmp_path / "bad.img"
+    rejected = replace(loader.load(OBJECTS / "class_latency.bpf.o"), maps=())
+    (tmp_path / "in.img").write_bytes(image.pack(rejected))
+    assert run(["program", "compile", str(tmp_path / "in.img"), "-o", str(bad)]) == Exit.REFUSED
+    assert not bad.exists()
+    assert run([*given, "--force"]) == Exit.DONE
+    assert loader.load(out).name == "class_latency"
