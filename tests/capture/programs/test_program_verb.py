@@ -145,9 +145,7 @@ def test_an_image_is_written_and_goes_wherever_its_program_does(
     assert lines["map"][0].startswith("n: ")
 
 
-def test_an_image_replaces_nothing_and_is_of_no_rejected_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image_replaces_nothing_and_is_of_no_rejected_program(tmp_path: Path) -> None:
     out = tmp_path / "p.img"
     out.write_text("mine")
     given = ["program", "compile", str(OBJECTS / "class_latency.bpf.o"), "-o", str(out)]
