@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..store.errors import Exit, Usage
+from ..store.errors import Exit, Refused, Usage
 from . import control
 from .durations import DURATION, duration
 
@@ -30,10 +30,15 @@ class Mark:
     def run(self, args: argparse.Namespace) -> int:
         from .marking import Note, send
         from .segment.process import named
+        from .segment.reader import SegmentReader
 
         if args.segment is None and control.is_segment(args.text):
             raise Usage("cannot mark", f"{args.text} is a segment, and no text is given", "megascope mark TEXT SEGMENT")
         segment = args.segment or control.only_live()
+        with SegmentReader.open(segment) as reader:
+            state = reader.status().text
+        if state not in ("running", "starting"):
+            raise Refused(f"cannot mark {segment}", f"the engine has {state}", "marks are made while it is recorded")
         taken = send(segment, Note(args.text, args.keep, args.keep))
         kept = ""
         if args.keep is not None:

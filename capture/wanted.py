@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..store.errors import Usage
+from ..store.errors import Refused, Usage
 from ..store.tables import HOOKS
 from . import attaching
 from .programs import standard
@@ -130,6 +131,10 @@ def for_engine(
     # Requests come and go: the query is compiled twice, from the same tables.
     tables = tables_of_segment(segment)
     fit, notes = fitting(load(asked, constants, limits, tables), exported, there)
+    for program, _ in fit:
+        if program.name in there:
+            todo = f"give it another name, or first: megascope detach {program.name}"
+            raise Refused(f"cannot attach {program.name}", "a program of that name is attached", todo)
     if ALL in asked:
         # Of an engine that an earlier version has attached to.
         others = [
@@ -142,13 +147,15 @@ def for_engine(
 
 
 def triggers(segment: SegmentReader, texts: Sequence[str], limits: Limits) -> Wanted:
-    """The programs of --on, called trigger, trigger_2 and so on; --set does not reach them.
+    """The programs of --on, called trigger, trigger_2 and so on, as far as no program is called so already.
 
-    Raises Usage for one that never emits, and as `load`.
+    --set does not reach them. Raises Usage for one that never emits, and as `load`.
     """
     tables, out = tables_of_segment(segment), Wanted()
-    for i, text in enumerate(texts):
-        program = attaching.load(text, {}, tables, name="trigger" if i == 0 else f"trigger_{i + 1}")
+    there = {r.name for r in attaching.running(segment)} if texts else set()
+    free = (n for i in itertools.count(1) if (n := "trigger" if i == 1 else f"trigger_{i}") not in there)
+    for text in texts:
+        program = attaching.load(text, {}, tables, name=next(free))
         check(program)
         out.append((program, limits))
     return out

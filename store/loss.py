@@ -128,7 +128,7 @@ LOSS_KINDS = (
         "info",
         "rows",
         "a rolling recording's window, which has moved on",
-        "none: raise --keep to hold more",
+        "raise --keep to hold more",
     ),
     LossKind(
         "retired_early",

@@ -8,6 +8,7 @@ read is checked key by key all the same; nobody is kept from computing a checksu
 from __future__ import annotations
 
 import json
+import os
 import threading
 import zlib
 from collections.abc import Callable
@@ -80,7 +81,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         raw = durable.read_regular(path / FILE, _LIMIT)
     except FileNotFoundError:
-        why = f"{path} has no {FILE}" if path.is_dir() else f"{path} is not a directory"
+        why = f"{path} has no {FILE}"
+        if not path.is_dir():
+            why = f"{path} is not a directory" if os.path.lexists(path) else f"there is no {path}"
         raise Refused(_WHAT, why, "give the path of a NAME.mscope directory") from None
     except OSError as error:
         raise Refused(_WHAT, f"{path / FILE}: {error.strerror}") from None

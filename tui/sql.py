@@ -102,7 +102,9 @@ class Sql(Workbench):
         rows = answer.table.num_rows
         self._shown = answer.question
         self.query_one(Rows).show(answer.value, empty="no rows", keep=False)
-        told = f">{rows:,} rows: the first {rows:,} are shown, f2 exports all" if answer.more else f"{rows:,} rows"
+        told = f"{rows:,} {'row' if rows == 1 else 'rows'}"
+        if answer.more:
+            told = f">{rows:,} rows: the first {rows:,} are shown, f2 exports all"
         told += f" in {duration(answer.seconds * 1e9)}"
         self._told = told + "".join(f" · {note}" for note in answer.notes)
         self._tell_answer(self._told, warn=answer.more)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ..analyze.missing import after_the_ring
 from .model import TraceInfo
 from .page import text
 from .times import count, share
@@ -43,9 +44,21 @@ class Trust:
         return sum(row[name] or 0 for row in self.rows)
 
     @property
+    def maps_alone(self) -> bool:
+        """Programs were to fill maps, and none emitted a row."""
+        return bool(self.hooks) and not any(row["selection"] == "all" or row["emitted"] for row in self.hooks)
+
+    @property
     def missing(self) -> int:
         """Eligible events that are in no row, as far as it is known."""
-        return self.total("lost") + self.total("refused") + self.total("not_written")
+        return self.total("lost") + self.total("refused") + self.total("not_written") + self.after_the_ring
+
+    @property
+    def after_the_ring(self) -> int:
+        """Rows of who records all that went between ring and trace: lost, refused, retired; of no known hook."""
+        if not any(row["selection"] == "all" for row in self.hooks):
+            return 0
+        return sum(row["count"] for row in self.losses if after_the_ring(row["kind"], _table(row["unit"])))
 
     @property
     def damaged(self) -> bool:
@@ -60,13 +73,20 @@ def line(trust: Trust, info: TraceInfo) -> Text:
     if not trust.hooks:
         out.append("no coverage recorded: nothing is known of what is missing", WARN if info.events else DIM)
     else:
-        out.append(f"selection {', '.join(trust.selections)}", "" if trust.selections == ["all"] else WARN)
+        if trust.maps_alone:
+            out.append(f"no rows: maps alone, of {', '.join(dict.fromkeys(text(r['program']) for r in trust.rows))}")
+        else:
+            out.append(f"selection {', '.join(trust.selections)}", "" if trust.selections == ["all"] else WARN)
         out.append(" · ")
-        if not eligible:
+        if trust.maps_alone:
+            out.append("their coverage is on Monitors", DIM)
+        elif not eligible:
             out.append("nothing was eligible", DIM)
         else:
             style = GOOD if not trust.missing and not trust.damaged else WARN
-            out.append(f"coverage {share(eligible - trust.missing, eligible)} of {count(eligible)} events", style)
+            out.append(
+                f"coverage {share(max(eligible - trust.missing, 0), eligible)} of {count(eligible)} events", style
+            )
     if info.state != "sealed":
         out.append(" · ")
         out.append("recording" if info.recording else "unsealed", WARN)
@@ -94,7 +114,7 @@ def block(trust: Trust, info: TraceInfo, width: int, height: int) -> Text:
     lines = [_loss(row) for row in trust.losses if row["severity"] != "info"]
     of_events = {row["program"] for row in trust.rows}
     short = sorted((row for row in trust.hooks if _missing(row)), key=lambda row: row["program"] not in of_events)
-    if trust.hooks and not short:
+    if trust.hooks and not short and not trust.after_the_ring:
         hooks = ", ".join(dict.fromkeys(text(row["hook"]) for row in (*trust.rows, *trust.hooks)))
         lines.append(Text.assemble(("complete at every hook: ", GOOD), hooks))
     several = len({row["program"] for row in trust.hooks}) > 1
@@ -128,6 +148,11 @@ def _loss(row: dict[str, Any]) -> Text:
         f": {text(row['place'])}; ",
         (text(row["todo"]), "italic"),
     )
+
+
+def _table(unit: Any) -> str | None:
+    """Of which table rows are, where the unit says so."""
+    return text(unit).partition(" of ")[2] or None
 
 
 def _missing(row: dict[str, Any]) -> int:

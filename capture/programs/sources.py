@@ -32,6 +32,8 @@ def query_text(what: str, *, query: bool = False) -> str | None:
     """
     if query or ("{" in what and not _is_file(what)):
         return what
+    if not what.strip():
+        raise Usage("cannot load a program", "its name is empty", "name an object, an image or a file with a query")
     if _is_folder(what):
         todo = "name an object, an image or a file with a query in it, or give the query itself"
         raise Usage(f"cannot load {what}", "it is a directory", todo)

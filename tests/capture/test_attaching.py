@@ -247,6 +247,17 @@ def test_a_name_is_taken_once(idle: Live) -> None:
         control.detach(idle.path, "lot")
 
 
+def test_a_recording_is_told_of_names_that_are_taken_before_it_begins(idle: Live) -> None:
+    """Triggers have no names of the user's: they take what is free."""
+    control.attach(idle.path, "complete { @n = count(); }", name="trigger", query=True)
+    with SegmentReader.open(idle.path) as segment:
+        found = wanted.triggers(segment, [EMITS, EMITS], Limits())
+        assert [program.name for program, _ in found] == ["trigger_2", "trigger_3"]
+        control.attach(idle.path, "complete { @n = count(); }", name="query", query=True)
+        with pytest.raises(Refused, match="cannot attach query: a program of that name is attached; give it another"):
+            wanted.for_engine(segment, ["none", HIST], {}, Limits())
+
+
 def test_slots_run_out_by_name(tmp_path: Path) -> None:
     with engine(tmp_path, "steps=0,pace=1,record=0,programs=2", hold=False) as live:
         for name in ("a", "b"):

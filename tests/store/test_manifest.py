@@ -128,8 +128,11 @@ def test_what_stands_in_its_place(trace: Path, kind: str) -> None:
 
 
 def test_no_trace_at_all(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"is not a directory; give the path of a NAME\.mscope"):
+    with pytest.raises(Refused, match=r"there is no .*nothing; give the path of a NAME\.mscope"):
         Trace.open(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match=r"file is not a directory; give the path of a NAME\.mscope"):
+        Trace.open(tmp_path / "file")
     (tmp_path / "empty").mkdir()
     with pytest.raises(Refused, match=r"has no manifest\.json"):
         Trace.open(tmp_path / "empty")

@@ -25,9 +25,10 @@ from megascope.tui.history import MOST, History
 from megascope.tui.literals import Clause, fill, where
 from megascope.tui.map_pages import page_of
 from megascope.tui.map_questions import SPANS, MapInfo, question
+from megascope.tui.model import TraceInfo
 from megascope.tui.page import page_of_all
 from megascope.tui.times import count, duration, moment, share
-from megascope.tui.trust import trust_of
+from megascope.tui.trust import block, line, trust_of
 from megascope.tui.viewport import MOST_BITS, Viewport
 
 
@@ -66,6 +67,26 @@ def test_what_events_stand_for_is_told_of_the_programs_that_emitted_them() -> No
     ):
         told = trust_of(programs, [])
         assert (told.selections, told.total("eligible")) == (selections, eligible)
+
+
+def test_the_header_counts_what_was_lost_on_the_way_into_the_trace() -> None:
+    """As the lines under answers in SQL do; of maps alone there are no rows to be covered."""
+    row = {"hook": "complete", "lost": 10, "refused": 0, "not_written": 0, "open": 0, "eligible": 1000, "emitted": 990}
+    whole, alone = row | {"program": "recorder", "selection": "all"}, row | {"program": "latency", "emitted": 0}
+    alone["selection"] = "escalated(latency)"
+    losses = [
+        {"kind": kind, "severity": "info", "count": n, "unit": unit, "place": "", "todo": "raise it"}
+        for kind, n, unit in (("retired", 300, "rows"), ("disk_budget", 200, "rows"), ("spool_tail", 9, "bytes of now"))
+    ]
+    about = TraceInfo("t", "sealed", "host", "virtual", 1, 0, 9, 490, "ended", 0, ())
+    trust = trust_of([whole], losses)
+    assert trust.missing == 10 + 300 + 200
+    assert "coverage 49.0 % of 1,000 events" in line(trust, about).plain
+    assert "complete at every hook" not in block(trust_of([whole | {"lost": 0}], losses), about, 80, 9).plain
+    assert "complete at every hook" in block(trust_of([whole | {"lost": 0}], []), about, 80, 9).plain
+    said = line(trust_of([alone], []), about).plain
+    assert said.startswith("no rows: maps alone, of latency")
+    assert "%" not in said
 
 
 def test_counts() -> None:
