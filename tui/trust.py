@@ -56,9 +56,13 @@ class Trust:
     @property
     def after_the_ring(self) -> int:
         """Rows of who records all that went between ring and trace: lost, refused, retired; of no known hook."""
-        if not any(row["selection"] == "all" for row in self.hooks):
-            return 0
-        return sum(row["count"] for row in self.losses if after_the_ring(row["kind"], _table(row["unit"])))
+        whole = any(row["selection"] == "all" for row in self.hooks)
+        return sum(row["count"] for row in self.on_the_way) if whole else 0
+
+    @property
+    def on_the_way(self) -> list[dict[str, Any]]:
+        """The losses of event rows between ring and trace."""
+        return [row for row in self.losses if after_the_ring(row["kind"], _table(row["unit"]))]
 
     @property
     def damaged(self) -> bool:
@@ -96,8 +100,10 @@ def line(trust: Trust, info: TraceInfo) -> Text:
         out.append(f"{text(row['kind'])} {count(row['count'])} {text(row['unit'])}", BAD)
     if len(lost) > 2:
         out.append(f" and {len(lost) - 2} more kinds of loss", BAD)
-    if not lost:
+    if not lost and not trust.missing:
         out.append(" · no loss known" if trust.hooks else "", DIM)
+    for row in trust.on_the_way if not lost else ():
+        out.append(f" · {text(row['kind'])} {count(row['count'])} {text(row['unit'])}", DIM)
     still_open = trust.total("open")
     if still_open:
         out.append(f" · {still_open:,} open intervals: eligible unknown there", WARN)

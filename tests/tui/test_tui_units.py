@@ -81,7 +81,11 @@ def test_the_header_counts_what_was_lost_on_the_way_into_the_trace() -> None:
     about = TraceInfo("t", "sealed", "host", "virtual", 1, 0, 9, 490, "ended", 0, ())
     trust = trust_of([whole], losses)
     assert trust.missing == 10 + 300 + 200
-    assert "coverage 49.0 % of 1,000 events" in line(trust, about).plain
+    assert "coverage 49 % of 1,000 events · retired 300 rows" in line(trust, about).plain
+    assert "no loss known" not in line(trust, about).plain
+    assert line(trust_of([whole | {"lost": 0}], []), about).plain.endswith(
+        "coverage 100 % of 1,000 events · no loss known"
+    )
     assert "complete at every hook" not in block(trust_of([whole | {"lost": 0}], losses), about, 80, 9).plain
     assert "complete at every hook" in block(trust_of([whole | {"lost": 0}], []), about, 80, 9).plain
     said = line(trust_of([alone], []), about).plain
