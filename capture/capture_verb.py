@@ -193,7 +193,8 @@ class Capture:
             why = (last.stopped or "disk_budget").replace("_", " ")
             _note(f"{last.dropped:,} raw rows were dropped for the {why}; summaries went on; see the loss table")
         if rolled.retired:
-            _note(f"{rolled.retired:,} raw rows were retired as the window moved on; see the loss table")
+            early = f", {rolled.early:,} of them before their time for --max-bytes" if rolled.early else ""
+            _note(f"{rolled.retired:,} raw rows were retired as the window moved on{early}; see the loss table")
         if rolled.marks:
             _note(f"{rolled.marks:,} {'mark' if rolled.marks == 1 else 'marks'}; see the table marks")
         _note(f"look: megascope report overview {out}, or megascope tui {out}")

@@ -42,7 +42,7 @@ class Mark:
         taken = send(segment, Note(args.text, args.keep, args.keep))
         kept = ""
         if args.keep is not None:
-            kept = "; no rows are kept for it: the budget of pinned rows is spent"
+            kept = "; no rows are kept for it: the budget of pinned rows or the disk's is spent, or there are none yet"
             if taken.t_from is not None and taken.t_to is not None:
                 kept = f"; rows from {taken.t_from} to {taken.t_to} ns are kept"
         print(f"mark {taken.mark} at {taken.t} ns in {taken.trace}{kept}", file=sys.stderr)

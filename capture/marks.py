@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..store.tables import MARKS
+from .whole import Whole
 
 if TYPE_CHECKING:
     from ..store.writer import TraceWriter
@@ -42,53 +43,62 @@ class Mark:
 
 
 @dataclass
-class _Open:
-    """The last mark of a trigger. begin, end: what its firings asked for; short: that it got less has been counted."""
+class _Kept:
+    """What a mark asked for, and what is pinned of it; short: that it got less has been counted."""
 
     mark: Mark
     begin: int
     end: int
-    begun: float
-    told: float
-    grown: bool = False
+    held: Held
     short: bool = False
 
-    def takes(self, begin: int, end: int, held: Held) -> bool:
-        """Whether a firing that asks for [begin, end] and gets `held` runs into it, with nothing missing between."""
-        if begin > self.end + 1 or end < self.begin - 1:
+
+@dataclass
+class _Open:
+    """The last mark of a trigger."""
+
+    kept: _Kept
+    begun: float
+    told: float
+    grown: bool = True
+
+    def takes(self, begin: int, end: int, part: Held) -> bool:
+        """Whether a firing that asks for [begin, end] and gets `part` runs into it, with nothing missing between."""
+        if begin > self.kept.end + 1 or end < self.kept.begin - 1:
             return False
-        if held is None:
+        if part is None:
             return True
-        return self.mark.t_to is not None and held[0] <= self.mark.t_to + 1
+        to = self.kept.mark.t_to
+        return to is not None and part[0] <= to + 1
 
     def take(self, first: int, firings: int, begin: int, end: int, held: Held) -> None:
-        m = self.mark
+        kept, m = self.kept, self.kept.mark
         m.t, m.firings = min(m.t, first), m.firings + firings
-        self.begin, self.end, self.grown = min(self.begin, begin), max(self.end, end), True
-        if held is not None and m.t_from is not None and m.t_to is not None:
-            m.t_from, m.t_to = min(m.t_from, held[0]), max(m.t_to, held[1])
+        kept.begin, kept.end, self.grown = min(kept.begin, begin), max(kept.end, end), True
+        if held is not None and kept.held is not None and held[0] <= kept.held[1] + 1:
+            kept.held = min(kept.held[0], held[0]), max(kept.held[1], held[1])
 
 
 class Marks:
     """Gives marks their numbers, pins what they ask for, and writes them down."""
 
-    def __init__(self, writer: TraceWriter) -> None:
+    def __init__(self, writer: TraceWriter, *, raw: bool = True) -> None:
+        """raw: as of `Whole`."""
         self._writer = writer
+        self.whole = Whole(raw=raw)
         self._open: dict[int, _Open] = {}
         """by program"""
-        self._ahead: list[Mark] = []
-        """others that keep rows which have not all come yet"""
+        self._kept: list[_Kept] = []
+        """all others for which rows are kept"""
         self.count = self.firings = 0
         """marks, and firings of triggers, so far"""
         self._unnamed = 0
         self._cut = False
-        self._seen: Held = None
-        """device times of the first and the last row so far"""
 
-    def saw(self, first: int, last: int) -> None:
-        """Rows have come with these device times, ns."""
-        before = self._seen or (first, last)
-        self._seen = min(first, before[0]), max(last, before[1])
+    def saw(self, rows: pa.RecordBatch) -> None:
+        """Ring rows have come."""
+        if self.whole.saw(rows):
+            self._claim_again(0)
 
     def fired(self, program: int, name: str, first: int, last: int, firings: int, around: Around) -> None:
         """A trigger has emitted so many rows from `first` to `last` (device ns).
@@ -97,42 +107,47 @@ class Marks:
         """
         self.firings += firings
         begin, end = max(first - around.before, 0), last + around.after
-        held = self._held(begin, end)
+        held = self._writer.pin(begin, end)
+        part = self.whole.part(*held, first) if held is not None else None
         of = self._open.get(program)
-        if of is None or not of.takes(begin, end, held):
+        if of is None or not of.takes(begin, end, part):
             if of is not None:
                 self._tell_of(of)
-                self._ahead.append(of.mark)
+                self._keep(of.kept)
             now = time.monotonic()
-            of = _Open(self._new(first, "trigger", name, program, firings, held), begin, end, now, now, grown=True)
+            of = _Open(_Kept(self._new(first, "trigger", name, program, firings), begin, end, held), now, now)
             self._open[program] = of
         else:
             of.take(first, firings, begin, end, held)
-        if held is None and not of.short:
-            of.short = True
-            self._spent(of.mark)
+        self._claim(of.kept)
+        if held is None:
+            self._spent(of.kept)
 
     def note(self, t: int, text: str, around: Around | None) -> Mark:
         """Somebody has said something at a time; with `around`, rows are kept."""
-        held = self._held(max(t - around.before, 0), t + around.after) if around else None
-        mark = self._new(t, "mark", text, None, 1, held)
-        if held is not None:
-            self._ahead.append(mark)
-        elif around is not None:
-            self._spent(mark)
+        mark = self._new(t, "mark", text, None, 1)
+        if around is not None:
+            self._look()
+            begin, end = max(t - around.before, 0), t + around.after
+            kept = _Kept(mark, begin, end, self._writer.pin(begin, end))
+            self._claim(kept)
+            self._keep(kept)
+            if kept.held is None:
+                self._spent(kept)
         self._tell(mark)
         return mark
 
-    def step(self, newest: int) -> None:
-        """Write down what has grown, now and then; `newest`: device time up to which rows have come, ns."""
+    def step(self) -> None:
+        """Write down what has grown, now and then, and what is less than was thought.
+
+        Of rows that have come it is known whether the writer refused them once it was flushed.
+        """
         to = self._writer.pinned_to
         if to is not None and not self._cut:
             self._cut = True
-            for of in self._open.values():
-                of.short = self._shorten(of.mark, to) or of.short
-            for mark in self._ahead:
-                self._shorten(mark, to)
-        self._ahead = [m for m in self._ahead if m.t_to is not None and m.t_to > newest]
+            for kept in [of.kept for of in self._open.values()] + self._kept:
+                self._shorten(kept, to)
+        self._look()
         now = time.monotonic()
         for of in self._open.values():
             # The longer it has lasted the more seldom, so that it costs the spool the logarithm of that.
@@ -141,54 +156,81 @@ class Marks:
 
     def close(self) -> None:
         """Write down all that is known; no rows come any more, so that none are kept after the last."""
+        self._writer.flush()
+        self.step()
         for of in self._open.values():
-            of.grown |= self._end(of.mark)
+            of.grown |= self._end(of.kept.mark)
             self._tell_of(of)
-        for mark in self._ahead:
-            if self._end(mark):
-                self._tell(mark)
-        self._open, self._ahead = {}, []
+        for kept in self._kept:
+            if self._end(kept.mark):
+                self._tell(kept.mark)
+        self._open, self._kept = {}, []
         if self._unnamed:
             self._writer.lose("marks_left_out", self._unnamed)
             self._unnamed = 0
 
-    def _held(self, begin: int, end: int) -> Held:
-        """What is kept of a stretch; of before the first row there is nothing."""
-        held = self._writer.pin(begin, end)
-        if held is None or self._seen is None:
-            return held
-        return max(held[0], min(self._seen[0], held[1])), held[1]
+    def _look(self) -> None:
+        """What has the writer refused?"""
+        some = self._writer.take_dropped()
+        if self.whole.refused(some, self._writer.raw_stopped is not None):
+            self._claim_again(some[0] if some is not None else 0)
+
+    def _claim_again(self, begin: int) -> None:
+        """What is whole after `begin` is other than it was."""
+        for of in self._open.values():
+            of.grown |= self._claim(of.kept)
+        for kept in self._kept:
+            if kept.held is not None and kept.held[1] >= begin and self._claim(kept):
+                self._tell(kept.mark)
+
+    def _claim(self, kept: _Kept) -> bool:
+        """Let the mark say what is whole of what is pinned for it; whether that is another than it said."""
+        m, held = kept.mark, kept.held
+        part = self.whole.part(*held, m.t) if held is not None else None
+        if held is not None and part != self.whole.asked(*held):
+            self._spent(kept)
+        before = m.t_from, m.t_to
+        m.t_from, m.t_to = part or (None, None)
+        return before != (m.t_from, m.t_to)
 
     def _end(self, mark: Mark) -> bool:
         """No row after the last is kept for a mark; whether it had asked for some."""
-        if mark.t_to is None or self._seen is None or mark.t_to <= max(self._seen[1], mark.t):
+        last = max(self.whole.last or 0, mark.t)
+        if mark.t_to is None or mark.t_to <= last:
             return False
-        mark.t_to = max(self._seen[1], mark.t)
+        mark.t_to = last
         return True
 
-    def _new(self, t: int, kind: str, text: str, program: int | None, firings: int, held: Held) -> Mark:
+    def _new(self, t: int, kind: str, text: str, program: int | None, firings: int) -> Mark:
         self.count += 1
         self._unnamed += self.count > MARKS_MOST
-        return Mark(self.count, t, kind, text, program, firings, *(held or (None, None)))
+        return Mark(self.count, t, kind, text, program, firings, None, None)
 
-    def _shorten(self, mark: Mark, to: int) -> bool:
-        """The budget of pinned rows was spent at `to`; whether that is before the mark's end."""
-        if mark.t_from is None or mark.t_to is None or mark.t_to <= to:
-            return False
-        mark.t_from, mark.t_to = (mark.t_from, to) if mark.t_from <= to else (None, None)
-        self._spent(mark)
-        self._tell(mark)
-        return True
+    def _keep(self, kept: _Kept) -> None:
+        if kept.held is not None and kept.mark.mark <= MARKS_MOST:
+            self._kept.append(kept)
 
-    def _spent(self, mark: Mark) -> None:
-        if mark.mark <= MARKS_MOST:
+    def _shorten(self, kept: _Kept, to: int) -> None:
+        """The budget of pinned rows was spent at `to`."""
+        if kept.held is None or kept.held[1] <= to:
+            return
+        kept.held = (kept.held[0], to) if kept.held[0] <= to else None
+        self._spent(kept)
+        if self._claim(kept):
+            self._tell(kept.mark)
+
+    def _spent(self, kept: _Kept) -> None:
+        """It got less than it asked for, or nothing: count that once."""
+        mark = kept.mark
+        if not kept.short and mark.mark <= MARKS_MOST:
             detail = f"mark {mark.mark}, {mark.text[:80]}"
             self._writer.lose("pins_spent", 1, t_begin=mark.t, t_end=mark.t, detail=detail)
+        kept.short = True
 
     def _tell_of(self, of: _Open) -> None:
         if of.grown:
             of.grown, of.told = False, time.monotonic()
-            self._tell(of.mark)
+            self._tell(of.kept.mark)
 
     def _tell(self, mark: Mark) -> None:
         if mark.mark <= MARKS_MOST:

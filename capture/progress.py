@@ -25,8 +25,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class Rolled:
-    """What a rolling recording let go of, and what was marked. retired: rows."""
+    """What a rolling recording let go of, and what was marked. retired: rows; early: of those, before their time."""
 
     retired: int
+    early: int
     marks: int
     firings: int

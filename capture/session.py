@@ -79,7 +79,7 @@ class Session:
         except BaseException:
             self.lease.release()
             raise
-        self.marks = Marks(self.writer)
+        self.marks = Marks(self.writer, raw=raw)
         self._notes = NoteListener(segment.path)
         self.rings, self.summaries, self.told = RingReader(segment), SummaryReader(segment), HostRingReader(segment)
         self.exports, self.accounts = MapRingReader(segment), Accounts(segment)
@@ -94,6 +94,9 @@ class Session:
         self._answers = answers
         self._raw = raw
         self._taking_summaries = True
+        self._commit: int | None = None
+        """what monitors acknowledge when they record for this session; None before it asks"""
+        self._all_record = False
         self.lost = 0
         self._began = self._flushed = self._looked = time.monotonic()
         self._last = (self._began, 0)
@@ -121,7 +124,7 @@ class Session:
         Returns why it ended: ended, failed, died, stopped or truncated. Raises Refused, with what was copied kept, when
         the segment's own words do not fit together.
         """
-        self.lease.record(self.segment.layout.exported if self._raw else 0)
+        self._commit = self.lease.record(self.segment.layout.exported if self._raw else 0)
         shown, reason = self._began, ""
         try:
             while not reason:
@@ -202,7 +205,7 @@ class Session:
 
     def rolled(self) -> Rolled:
         """What has been retired and marked so far."""
-        return Rolled(self.writer.retired_rows, self.marks.count, self.marks.firings)
+        return Rolled(self.writer.retired_rows, self.writer.retired_early_rows, self.marks.count, self.marks.firings)
 
     def release(self) -> None:
         self._notes.close()
@@ -222,7 +225,6 @@ class Session:
         self.programs.follow()
         batch = self.rings.take()
         self._events.take(self._before.take_rows(batch.rows))
-        self.marks.step(self._events.t_seen)
         losses = self._before.take_losses(batch.losses) + summary_losses + export_losses
         for found in self.attachments.rows(exported):
             if isinstance(found, Loss):
@@ -243,6 +245,9 @@ class Session:
         if now - self._flushed > FLUSH_S:
             self._flushed = now
             self.writer.flush()
+            self.marks.step()
+            if not self.marks.whole.begun:
+                self._look_who_records()
         self._hurried = bool(len(words) or exported) or batch.rows.num_rows >= self._burst
         return bool(batch.rows.num_rows or len(words) or told or exported)
 
@@ -259,6 +264,11 @@ class Session:
         if self._answers is not None:
             self._answers.saw(exported, of_epochs, coverage)
         return losses
+
+    def _look_who_records(self) -> None:
+        # Of a monitor that acknowledged before the last look, the first rows have been taken by now.
+        self.marks.whole.begun = self._all_record
+        self._all_record = bool((self.segment.cursors()[:, Cursor.ACK] == self._commit).all())
 
     def attach(self, program: Program, limits: Limits | None = None) -> Attached:
         """Attach a program for as long as this recording lasts. Raises as `attaching.attach`."""

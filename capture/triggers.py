@@ -44,11 +44,10 @@ class Triggers:
 
     def saw(self, rows: pa.RecordBatch) -> None:
         """Ring rows have come."""
-        t = rows["t"].to_numpy().astype(np.int64)
-        if len(t):
-            self._marks.saw(int(t.min()), int(t.max()))
+        self._marks.saw(rows)
         if not self._lives:
             return
+        t = rows["t"].to_numpy().astype(np.int64)
         by = rows["by"].to_numpy()
         for program, name, slot, since, until in self._lives:
             times = np.sort(t[(by >> np.uint32(slot) & np.uint32(1) == 1) & (t >= since) & (t < until)])

@@ -52,7 +52,8 @@ class Gate:
     """Admits raw rows while the trace has room for them.
 
     Rows stop at seven eighths of the budget, which leaves room for the part that is being sealed and for summaries,
-    and go on when sealing has brought the trace below three quarters. A full file system stops them for good.
+    and go on when sealing has brought the trace below three quarters. A rolling recording lets go of its oldest rows
+    before that (see `retiring`). A full file system stops them for good.
     """
 
     def __init__(self, max_bytes: int | None) -> None:
@@ -65,11 +66,14 @@ class Gate:
 
     def admits(self, used: int, more: int) -> bool:
         """May `more` bytes of raw rows be added to a trace of `used` bytes?"""
-        if self._stop_at is None or self._resume_at is None or self.stopped == "disk_full":
-            return self.stopped is None
-        limit = self._resume_at if self.stopped else self._stop_at
-        self.stopped = None if used + more <= limit else "disk_budget"
+        if self.stopped != "disk_full":
+            self.stopped = "disk_budget" if self.lacks(used, more) > 0 else None
         return self.stopped is None
+
+    def lacks(self, used: int, more: int) -> int:
+        """How many bytes must go before `more` may be added to `used` bytes; none or fewer when they may."""
+        limit = self._resume_at if self.stopped else self._stop_at
+        return 0 if limit is None else used + more - limit
 
     def full(self) -> None:
         """The file system has no room: no more raw rows."""

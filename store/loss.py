@@ -91,7 +91,13 @@ LOSS_KINDS = (
         "an export of a map that could not be read or has no stream",
         "attach fewer different programs in one recording, or run megascope check",
     ),
-    LossKind("disk_budget", "degraded", "rows", "the trace's declared disk budget", "raise --max-bytes"),
+    LossKind(
+        "disk_budget",
+        "degraded",
+        "rows",
+        "the trace's declared disk budget",
+        "raise --max-bytes, or in a rolling recording lower --keep",
+    ),
     LossKind("disk_full", "degraded", "rows", "the file system of the trace", "free space, or record elsewhere"),
     LossKind(
         "engine_died",
@@ -141,7 +147,7 @@ LOSS_KINDS = (
         "pins_spent",
         "degraded",
         "records",
-        "triggers and marks that came when the budget of pinned rows was spent, or were cut short by it",
+        "triggers and marks that came when the budget of pinned rows was spent, or were cut by it or by refused rows",
         "raise --max-bytes, or fire more rarely: emit() limit(n/s)",
     ),
     LossKind(

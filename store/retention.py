@@ -105,10 +105,25 @@ def steps_of(content: dict[str, Any], *, underived: bool = False) -> list[Step]:
     return out
 
 
-def plan(steps: Iterable[Step], pins: Pins, window: int, horizon: int, excess: int) -> Plan:
+def underived(content: dict[str, Any], steps: Sequence[Step]) -> list[Step]:
+    """The parts of events that wait for derivation, given the steps that may go: in order of their numbers."""
+    known = {step.number for step in steps}
+    waiting = []
+    for part in content["streams"][EVENTS.name]["parts"]:
+        number = derived.number_of(part["file"])
+        if number not in known and part["t_min"] is not None and part["t_max"] is not None:
+            waiting.append(Step(number, part["t_min"], part["t_max"], part["rows"], part["bytes"]))
+    return waiting
+
+
+def plan(
+    steps: Iterable[Step], pins: Pins, window: int, horizon: int, excess: int, coming: Sequence[Step] = ()
+) -> Plan:
     """What goes: steps older than `horizon`, and of the others the oldest until `excess` bytes are free.
 
     window: where it begins by `keep_ns`; what is younger goes early. The horizon may be beyond it already.
+    coming: younger steps that are not sealed or not derived from yet. They move the horizon when nothing older is
+    left, and are let go of by sealing and deriving, as they come to them, and not by this plan.
     """
     retire: list[Step] = []
     left: list[Step] = []
@@ -121,12 +136,20 @@ def plan(steps: Iterable[Step], pins: Pins, window: int, horizon: int, excess: i
             excess -= step.bytes
         else:
             left.append(step)
+    ahead, begun = [step for step in coming if not pins.touches(step.low, step.high)], horizon
+    excess -= sum(step.bytes for step in ahead if step.high < begun)
     for step in left:
         if excess <= 0:
             break
         retire.append(step)
         excess -= step.bytes
         horizon = max(horizon, step.high + 1)
+    for step in ahead:
+        if excess <= 0:
+            break
+        if step.high >= begun:
+            excess -= step.bytes
+            horizon = max(horizon, step.high + 1)
     early = {step.number for step in retire if step.high >= window}
     return Plan(tuple(step.number for step in retire), frozenset(early), horizon, pinned)
 
@@ -191,9 +214,9 @@ def is_retired(content: Mapping[str, Any], number: int) -> bool:
     return any(run["first"] <= number <= run["last"] for run in runs)
 
 
-def retired_rows(content: Mapping[str, Any]) -> int:
-    """Rows of events that were retired."""
-    return sum(run["rows"] for run in (content.get(KEY) or {}).get("retired", []))
+def retired_rows(content: Mapping[str, Any], what: str = "rows") -> int:
+    """Rows of events that were retired. what: `early` for those alone that went before their time."""
+    return sum(run[what] for run in (content.get(KEY) or {}).get("retired", []))
 
 
 def losses(content: Mapping[str, Any]) -> pa.Table:

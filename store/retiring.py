@@ -7,7 +7,7 @@ open sees it as it was, or is told that a part is gone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from . import retention
 from .ledger import Ledger
 from .manifest import Manifest
 from .retention import Pins, Plan, Step
+from .spool import SpoolFile
+from .tables import EVENTS
 
 _NEVER, _MOST = -(1 << 62), 1 << 62
 _GRAIN_MOST_NS = 10 * 10**9
@@ -40,9 +42,14 @@ class Retirer:
         keep_ns: int,
         max_bytes: int | None,
         used: Callable[[], int],
+        unsealed: Callable[[], Sequence[SpoolFile]] = tuple,
     ) -> None:
-        """`used`: bytes that the trace takes, or will have taken when everything is derived."""
+        """`used`: bytes that the trace takes, or will have taken when everything is derived.
+
+        `unsealed`: the spool files of events that wait to be sealed, in the order of their numbers.
+        """
         self._folder, self._manifest, self._ledger, self._used = folder, manifest, ledger, used
+        self._unsealed = unsealed
         self.keep_ns = keep_ns
         self._grain_ns = max(min(keep_ns // 16, _GRAIN_MOST_NS), keep_ns // 256, 1)
         self._grain_bytes = None if max_bytes is None else max(max_bytes // 32, 1)
@@ -58,6 +65,11 @@ class Retirer:
         """Device time after which nothing is pinned any more, once the budget of pinned bytes has been spent."""
         self.underived = False
         """Derivation has failed for good: do not wait for it."""
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the trace takes so much of its budget that the oldest is to go before its time."""
+        return self._limit is not None and self._used() > self._limit
 
     @property
     def newest(self) -> int | None:
@@ -108,16 +120,26 @@ class Retirer:
             window, horizon = self._newest - self.keep_ns, self._horizon
         retention.forget_unsealed(content, number, low, high, rows, window, horizon)
 
-    def step(self) -> None:
-        """Retire what is due. Raises OSError: then it is to be tried again, and nothing has gone that still counts."""
+    def step(self, lacking: int = 0) -> None:
+        """Retire what is due, and decide what is over of that which is not sealed yet (see `is_over`).
+
+        lacking: bytes that are to become free in any case, if anything is left that may go. Raises OSError: then it is
+        to be tried again, and nothing has gone that still counts.
+        """
         with self._stepping:
             self._unlink([])
             if self.newest is None:
                 return
+            # Before the manifest, which then knows which of them have become parts meanwhile.
+            files = self._unsealed() if self._limit is not None else ()
             content = self._manifest.snapshot()
-            steps = [self._sane(s) for s in retention.steps_of(content, underived=self.underived)]
+            known = retention.steps_of(content, underived=self.underived)
+            steps = [self._sane(s) for s in known]
+            coming = [self._sane(s) for s in retention.underived(content, known)]
+            sealed = content["spool_sealed"][EVENTS.name]
+            coming += self._steps_of_spool([f for f in files if f.number > sealed])
             with self._deciding:
-                plan, pins = self._plan(steps), list(self._pins)
+                plan, pins = self._plan(steps, coming, lacking), list(self._pins)
             if plan.retire:
                 self._forget(plan, pins, steps)
 
@@ -142,14 +164,20 @@ class Retirer:
             self._high[step.number] = high
         return Step(step.number, min(step.low, high), high, step.rows, step.bytes)
 
-    def _plan(self, steps: list[Step]) -> Plan:
-        excess = 0 if self._limit is None else self._used() - self._limit
+    def _steps_of_spool(self, files: Sequence[SpoolFile]) -> Iterator[Step]:
+        """Those that may go unsealed; not one with a time in the far future, which is sealed and seen then."""
+        for f in files:
+            if f.times is not None and f.times[1] <= self._newest + self.keep_ns:
+                yield Step(f.number, *f.times, f.rows, f.on_disk)
+
+    def _plan(self, steps: list[Step], coming: list[Step], lacking: int) -> Plan:
+        excess = 0 if self._limit is None else max(self._used() - self._limit, lacking)
         window = self._newest - self.keep_ns
-        plan = retention.plan(steps, self._pins, window, self._horizon, excess)
+        plan = retention.plan(steps, self._pins, window, self._horizon, excess, coming)
         if self._pinned_most is not None and self.pinned_to is None and plan.pinned_bytes > self._pinned_most:
             self.pinned_to = self._newest
             self._pins.cut(self._newest)
-            plan = retention.plan(steps, self._pins, window, self._horizon, excess)
+            plan = retention.plan(steps, self._pins, window, self._horizon, excess, coming)
         self._horizon = plan.horizon
         return plan
 

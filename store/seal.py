@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +67,15 @@ def seal(
     """One part from `files` (and rows that are in no file, `more`), in the five steps above.
 
     `also` changes the manifest in the same step that names the part; it is told what could not be read. Raises
-    OSError; then the spool still counts.
+    OSError; then the spool still counts. Raises Overtaken; then it has gone (see `pass_over`).
     """
     content = manifest.snapshot()
     number = _next_number(content, stream)
     sealed = write_part(folder, table_of(content, stream), number, files, more, scratch)
 
     def change(m: dict[str, Any]) -> None:
+        if files and m["spool_sealed"][stream] >= files[-1].number:
+            raise Overtaken
         if sealed.entry is not None:
             m["streams"][stream]["parts"].append(sealed.entry)
         if files:
@@ -79,32 +83,50 @@ def seal(
         if also is not None:
             also(m, sealed)
 
-    manifest.commit(change)
+    try:
+        manifest.commit(change)
+    except Overtaken:
+        if sealed.entry is not None:
+            part_path(folder, table_of(content, stream), number).unlink(missing_ok=True)
+        raise
     for f in files:
         dispose(f)
     return sealed
 
 
-def pass_over(folder: Path, manifest: Manifest, files: list[spool.SpoolFile], retirer: Retirer) -> None:
+class Overtaken(Exception):
+    """The rows were let go of while they were being sealed."""
+
+
+def pass_over(
+    folder: Path, manifest: Manifest, files: list[spool.SpoolFile], retirer: Retirer
+) -> list[spool.SpoolFile]:
     """Retire events that left a rolling recording's window before they were sealed: counted first, removed then.
 
-    So a recording that seals more slowly than rows come keeps to its window all the same. Raises OSError; then the
-    spool still counts.
+    So a recording that seals more slowly than rows come keeps to its window and its budget all the same. The first of
+    them may be in another thread's hand, whose `seal` is too early, and then it is not among those that are returned,
+    or too late, and then it raises Overtaken. Raises OSError; then the spool still counts.
     """
-    times = [f.times for f in files if f.times is not None]
-    low, high, rows = min(t for t, _ in times), max(t for _, t in times), sum(f.rows for f in files)
-
-    number = _next_number(manifest.snapshot(), EVENTS.name)
+    gone: list[spool.SpoolFile] = []
+    first = 0
 
     def change(m: dict[str, Any]) -> None:
-        retirer.forget_unsealed(m, number, low, high, rows)
-        m["spool_sealed"][EVENTS.name] = files[-1].number
+        nonlocal first
+        gone[:] = [f for f in files if f.times is not None and f.number > m["spool_sealed"][EVENTS.name]]
+        first = _next_number(m, EVENTS.name)
+        # Each under a number of its own, as if it had been a part: some may have gone early, and others not.
+        for number, f in enumerate(gone, first):
+            assert f.times is not None
+            retirer.forget_unsealed(m, number, *f.times, f.rows)
+            m["spool_sealed"][EVENTS.name] = f.number
 
     manifest.commit(change)
-    for f in files:
+    for f in gone:
         spool.remove(f)
-    # Of an attempt to seal them for which the manifest had no room.
-    part_path(folder, EVENTS, number).unlink(missing_ok=True)
+    if gone:
+        # Of an attempt to seal them for which the manifest had no room.
+        part_path(folder, EVENTS, first).unlink(missing_ok=True)
+    return gone
 
 
 def _next_number(content: dict[str, Any], stream: str) -> int:
@@ -175,6 +197,11 @@ class Sealer(threading.Thread):
             self.waiting.setdefault(f.stream, []).append(f)
             self._wake.notify()
 
+    def unsealed(self, stream: str) -> list[spool.SpoolFile]:
+        """The files of a stream that wait, in the order of their numbers; the first may be in hand."""
+        with self._wake:
+            return list(self.waiting.get(stream, ()))
+
     def stop(self) -> None:
         """End the thread after the part in hand."""
         with self._wake:
@@ -194,14 +221,41 @@ class Sealer(threading.Thread):
 
     def seal(self, stream: str, files: list[spool.SpoolFile]) -> None:
         """Seal the first files that wait, or let them go. Raises OSError; then they still wait."""
-        entry = None
-        if self._retirer is not None and all(f.times and self._retirer.is_over(*f.times) for f in files):
-            pass_over(self._folder, self._manifest, files, self._retirer)
-        else:
+        if stream == EVENTS.name:
+            self.pass_over()
+        if self._is_gone(stream, files):
+            return
+        try:
             entry = seal(self._folder, self._manifest, stream, files, scratch=self._scratch).entry
-        with self._wake:
-            del self.waiting[stream][: len(files)]
+        except Overtaken:
+            return
+        except OSError:
+            if self._is_gone(stream, files):
+                return
+            raise
+        self._no_more(stream, files)
         self._on_sealed(stream, files, entry)
+
+    def pass_over(self) -> None:
+        """Let go of the events from the first on that a rolling recording does not keep, or has no room for.
+
+        May be called by any thread, as the recorder does when no room is left. Raises OSError; then they still wait.
+        """
+        over = list(takewhile(self._is_over, self.unsealed(EVENTS.name)))
+        if self._retirer is None or not over:
+            return
+        if gone := pass_over(self._folder, self._manifest, over, self._retirer):
+            self._no_more(EVENTS.name, gone)
+            self._on_sealed(EVENTS.name, gone, None)
+
+    def _is_gone(self, stream: str, files: list[spool.SpoolFile]) -> bool:
+        """Whether another thread has let go of files."""
+        sealed: int = self._manifest.snapshot()["spool_sealed"][stream]
+        return files[-1].number <= sealed
+
+    def _no_more(self, stream: str, files: list[spool.SpoolFile]) -> None:
+        with self._wake:
+            self.waiting[stream] = [f for f in self.waiting[stream] if f.number > files[-1].number]
 
     def run(self) -> None:
         while True:
@@ -212,11 +266,18 @@ class Sealer(threading.Thread):
             if ready is None:
                 return
             try:
+                if self._retirer is not None and self._retirer.is_tight:
+                    # Here, before every part, and not only after deriving: rows come faster than they are sealed.
+                    with suppress(OSError):
+                        self._retirer.step()
                 self.seal(*ready)
             except OSError:
                 # Most likely a full disk: the spool still counts, and the end of the recording tries once more.
                 with self._wake:
                     self._wake.wait(_RETRY_S)
+
+    def _is_over(self, f: spool.SpoolFile) -> bool:
+        return self._retirer is not None and f.times is not None and self._retirer.is_over(*f.times)
 
     def _ready(self) -> tuple[str, list[spool.SpoolFile]] | None:
         for stream, files in self.waiting.items():

@@ -69,10 +69,14 @@ class TraceWriter:
         self._ledger = Ledger(sum(t["bytes"] for t in content["tables"].values()))
         self._retirer = None
         if keep_ns is not None:
-            self._retirer = Retirer(path, book, self._ledger, keep_ns, max_bytes, lambda: self._bytes_due)
+            self._retirer = Retirer(
+                path, book, self._ledger, keep_ns, max_bytes, lambda: self._bytes_due, self._unsealed
+            )
         self._times = _NO_TIMES
         """of the events in the spool file that is being written"""
-        self._made_room = 0.0
+        self._dropped: tuple[int, int] | None = None
+        """device times of raw rows that were dropped and not told of by `take_dropped`"""
+        self._room_again = 0.0
         self._sealer = seal.Sealer(path, book, self._on_sealed, self._retirer)
         self._deriver = Deriver(Derivation(path, book, self._ledger.add, keep_state=True), self._retirer)
         self._finished = False
@@ -123,6 +127,9 @@ class TraceWriter:
         """Bytes on disk for this trace: spool, sealed and derived."""
         return self._ledger.net_bytes + sum(w.total for w in self._spool.values())
 
+    def _unsealed(self) -> list[spool.SpoolFile]:
+        return self._sealer.unsealed(EVENTS.name)
+
     @property
     def _bytes_due(self) -> int:
         """Bytes on disk once all that is sealed has been derived from."""
@@ -132,6 +139,11 @@ class TraceWriter:
     def retired_rows(self) -> int:
         """Rows of events that were sealed, and have left the window of a rolling recording since."""
         return retention.retired_rows(self._manifest.snapshot())
+
+    @property
+    def retired_early_rows(self) -> int:
+        """Of those, rows that the budget of bytes made go before their time."""
+        return retention.retired_rows(self._manifest.snapshot(), "early")
 
     @property
     def pinned_to(self) -> int | None:
@@ -155,6 +167,14 @@ class TraceWriter:
     def raw_stopped(self) -> str | None:
         """Why raw rows are being dropped: `disk_budget`, `disk_full` or None."""
         return self._gate.stopped
+
+    def take_dropped(self) -> tuple[int, int] | None:
+        """First and last device time, ns, of the raw rows that were dropped since this was asked last; None for none.
+
+        It is known of rows once `flush` has been called.
+        """
+        some, self._dropped = self._dropped, None
+        return some
 
     def append(self, stream: str, batch: pa.RecordBatch) -> None:
         """Add rows to a stream: ring rows to `events`, else rows as the stream's table declares them.
@@ -299,10 +319,9 @@ class TraceWriter:
         """Put events into their spool file, or count them as dropped."""
         if self._retirer is not None:
             self._retirer.saw(batch.column(_T).to_numpy())
-            if self._gate.stopped == "disk_budget" and time.monotonic() - self._made_room >= _MAKE_ROOM_S:
-                self._made_room = time.monotonic()
-                with suppress(OSError):
-                    self._retirer.step()
+            lacks = self._gate.stopped != "disk_full" and self._gate.lacks(self._bytes_due, batch.nbytes) > 0
+            if lacks and time.monotonic() >= self._room_again:
+                self._make_room(self._retirer, batch.nbytes)
         if self._gate.admits(self._bytes_due, batch.nbytes):
             try:
                 self._spool_batch(EVENTS.name, batch)
@@ -313,6 +332,17 @@ class TraceWriter:
                 self._gate.full()
         for stretch in self._gate.drop(batch):
             self._lose_stretch(stretch)
+        t, before = batch.column(_T).to_numpy(), self._dropped or _NO_TIMES
+        self._dropped = min(before[0], int(t.min())), max(before[1], int(t.max()))
+
+    def _make_room(self, retirer: Retirer, size: int) -> None:
+        """Let the oldest rows go rather than the newest, sealed or not: sealing may be far behind."""
+        with suppress(OSError):
+            retirer.step(self._gate.lacks(self._bytes_due, size))
+            self._sealer.pass_over()
+        if self._gate.lacks(self._bytes_due, size) > 0:
+            # Nothing is left that may go. It costs a manifest, so not with every batch.
+            self._room_again = time.monotonic() + _MAKE_ROOM_S
 
     def _spool_batch(self, stream: str, batch: pa.RecordBatch) -> None:
         writer = self._spool[stream]

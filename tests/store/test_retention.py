@@ -17,7 +17,7 @@ from megascope.store import derived, retention
 from megascope.store.ledger import Ledger
 from megascope.store.manifest import fresh
 from megascope.store.manifest_rules import Bad, check_content
-from megascope.store.retention import Pins
+from megascope.store.retention import Pins, Step
 from megascope.store.retiring import Retirer
 
 KEEP = 1000
@@ -42,6 +42,33 @@ def test_pins_are_the_union_of_what_was_pinned(
         held[begin : end + 1], before = True, end
     assert np.array_equal(held, inside)
     assert pins.touches(*asked) == inside[asked[0] : asked[1] + 1].any()
+
+
+STEPS = st.lists(st.tuples(SPAN, st.integers(1, 500)), max_size=12)
+
+
+@given(STEPS, STEPS, st.lists(SPAN, max_size=3), st.integers(0, 4000), st.integers(-100, 4000))
+def test_what_is_not_sealed_yet_goes_after_all_that_is(
+    old: list[tuple[tuple[int, int], int]],
+    new: list[tuple[tuple[int, int], int]],
+    pinned: list[tuple[int, int]],
+    window: int,
+    excess: int,
+) -> None:
+    pins, after = Pins(pinned), 7000
+    steps = [Step(n, *span, 1, size) for n, (span, size) in enumerate(old)]
+    coming = [Step(n, span[0] + after, span[1] + after, 1, size) for n, (span, size) in enumerate(new)]
+    alone = retention.plan(steps, pins, window, 0, excess)
+    plan = retention.plan(steps, pins, window, 0, excess, coming)
+    assert (plan.retire, plan.early, plan.pinned_bytes) == (alone.retire, alone.early, alone.pinned_bytes)
+    over = [s for s in coming if s.high < plan.horizon and not pins.touches(s.low, s.high)]
+    freed = sum(s.bytes for s in steps if s.number in plan.retire)
+    if excess <= freed:
+        assert plan == alone
+    else:
+        assert {s.number for s in steps if not pins.touches(s.low, s.high)} == set(plan.retire)
+        free = sum(s.bytes for s in coming if not pins.touches(s.low, s.high))
+        assert freed + sum(s.bytes for s in over) >= min(excess, freed + free)
 
 
 class Book:

@@ -23,6 +23,7 @@ from test_trace_crash_points import STEPS, in_child
 from megascope.store import budget, manifest, retention, retiring, seal, spool
 from megascope.store.check import check, repair
 from megascope.store.errors import MegascopeError
+from megascope.store.loss import LOSS_BY_NAME
 from megascope.store.retiring import Retirer
 from megascope.store.tables import EVENTS, MARKS, RING_ROW, WORKERS
 from megascope.store.trace import Trace, TraceWriter
@@ -280,6 +281,135 @@ def test_what_leaves_the_window_before_it_is_sealed_is_never_sealed(tmp_path: Pa
     assert check(path).findings == []
     with Trace.open(path) as trace:
         assert len(rows_in(trace)) < 1000 + 501 + 6 * 115
+
+
+def kinds(path: Path) -> set[str]:
+    with Trace.open(path) as trace:
+        return {r["kind"] for r in trace.tail("loss").to_pylist()} | {
+            r["kind"] for p in trace.verified("loss") for r in pq.read_table(p.path).to_pylist()
+        }
+
+
+def assert_newest(path: Path, *, only: bool = True) -> int:
+    """The rows from the horizon on are there, once, and no others (or some, not `only`), and those that are not are
+    counted; returns how many came."""
+    with Trace.open(path) as trace:
+        got, horizon = rows_in(trace), trace.manifest[retention.KEY]["horizon"]
+        came = len(got) + counted(trace)
+    assert len(np.unique(got)) == len(got)
+    begin = 0 if horizon is None else -((1000 - horizon) // STEP_NS)
+    assert begin < came
+    assert np.array_equal(got[got >= begin], np.arange(begin, came))
+    assert not only or got[0] == begin
+    return came
+
+
+@pytest.mark.parametrize("sealing", [True, False])
+def test_the_oldest_go_first_however_far_sealing_lags(tmp_path: Path, sealing: bool) -> None:
+    path, budget_ = tmp_path / "a.mscope", 1 << 19
+    w = begin(path, 1_000_000, max_bytes=budget_)
+    if not sealing:
+        w._sealer.stop()
+    rows = 20_000
+    for n in range(0, rows, 500):
+        pour(w, n, 500, 500)
+        assert w.raw_stopped is None
+        assert w.bytes_written < budget_
+    end(w, rows)
+    assert assert_newest(path) == rows
+    assert kinds(path) == {"retired_early"}
+    assert check(path).findings == []
+
+
+def test_the_newest_are_refused_only_where_nothing_older_may_go(tmp_path: Path) -> None:
+    path, budget_ = tmp_path / "a.mscope", 1 << 19
+    w = begin(path, 1_000_000, max_bytes=budget_)
+    w._sealer.stop()
+    w.pin(0, 1 << 60)
+    pour(w, 0, 10_000, 500)
+    assert w.raw_stopped == "disk_budget"
+    assert w.bytes_written < budget_
+    end(w, 10_000)
+    with Trace.open(path) as trace:
+        got = rows_in(trace)
+        assert np.array_equal(got, np.arange(len(got)))
+        assert len(got) + counted(trace) == 10_000
+    todo = LOSS_BY_NAME["disk_budget"].todo
+    assert "--keep" in todo
+    assert "--max-bytes" in todo
+
+
+def test_what_goes_while_it_is_being_sealed_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder lets go of the oldest files, of which the sealer has one in hand: its part never counts."""
+    path = tmp_path / "a.mscope"
+    w = begin(path, 1_000_000, max_bytes=1 << 20)
+    w._sealer.stop()
+    pour(w, 0, 6000)
+    files = w._unsealed()
+    assert len(files) > 4
+    assert w._retirer is not None
+    w._sealer.seal("events", files[:1])
+    assert w._unsealed() == files[1:]
+    real = seal.write_part
+
+    def overtaken(*args: Any) -> Any:
+        sealed = real(*args)
+        assert w._retirer is not None
+        w._retirer.step(sum(f.on_disk for f in files[:4]))
+        w._sealer.pass_over()
+        return sealed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(seal, "write_part", overtaken)
+        w._sealer.seal("events", files[1:2])
+    left = w._unsealed()
+    assert 0 < len(left) < len(files) - 2
+    assert left == files[-len(left) :]
+    w._sealer.seal("events", files[2:3])
+    assert w._unsealed() == left
+    # Who comes too late with a file that is sealed by now lets go of the others only.
+    w._sealer.seal("events", left[:1])
+    w._retirer.step(1 << 40)
+    assert seal.pass_over(path, w._manifest, left[:3], w._retirer) == left[1:3]
+    w._sealer._no_more("events", left[1:3])
+    w._sealer._on_sealed("events", left[1:3], None)
+    assert w.sealing_lag_rows == 6000 - sum(f.rows for f in files) + sum(f.rows for f in left[3:])
+    end(w, 6000)
+    with Trace.open(path) as trace:
+        assert len(rows_in(trace)) + counted(trace) == 6000
+    assert check(path).findings == []
+
+
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_while_room_is_made_loses_and_doubles_nothing(memory_path: Path, stride: int) -> None:
+    crashes = 0
+    for step in range(1 + os.getpid() % stride, 2000, stride):
+        path = memory_path / f"{step}.mscope"
+
+        def act(path: Path = path, step: int = step) -> None:
+            w = begin(path, 1_000_000, max_bytes=200_000)
+            w._sealer.stop()
+            pour(w, 0, 1000, 100)
+            for f in w._unsealed()[:3]:
+                w._sealer.seal("events", [f])
+            crash_in_retiring(step)
+            pour(w, 1000, 1500, 100)
+            os._exit(0)
+
+        status = in_child(act)
+        assert status in (0, 77)
+        # Parts that wait for deriving go when it comes to them, which may be after what was not sealed.
+        came = assert_newest(path, only=False)
+        assert came % 50 == 0
+        report = repair(path)
+        assert report.clean, report.findings
+        assert assert_newest(path, only=False) == came
+        if status == 0:
+            assert came == 2500
+            break
+        shutil.rmtree(path)
+        crashes += 1
+    assert crashes >= 24 // stride
 
 
 def rolled(path: Path) -> TraceWriter:
