@@ -59,7 +59,7 @@ def test_help_names_every_verb_and_the_exit_codes() -> None:
         (["attach", SAMPLE, "complete { @n = count(); }"], 1, "Is a directory; megascope ls shows the live ones"),
         (["detach", "absent.mseg", "lat"], 1, "No such file"),
         (["programs", "absent.mseg"], 1, "No such file"),
-        (["replay", "absent.mscope", "--program", "latency"], 3, "is not a directory"),
+        (["replay", "absent.mscope", "--program", "latency"], 3, "there is no absent.mscope"),
         (["replay", SAMPLE], 2, "no program is named"),
         (["replay", SAMPLE, "--program", "latncy"], 2, "and it is no query; did you mean latency?"),
         (["program", "check", "."], 2, "cannot load .: it is a directory; name an object"),
