@@ -80,7 +80,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         raw = durable.read_regular(path / FILE, _LIMIT)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         why = f"{path} has no {FILE}"
         if not path.is_dir():
             why = f"{path} is not a directory" if os.path.lexists(path) else f"there is no {path}"

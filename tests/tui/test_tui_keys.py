@@ -290,7 +290,7 @@ async def test_sql_completes_runs_remembers_and_exports(
         assert ">1,000 rows: the first 1,000 are shown" in bench.text
         editor.text = "select 1 as x"
         await bench.press("ctrl+j")
-        assert "1 rows" in bench.text
+        assert "1 row in" in bench.text
         await bench.press("ctrl+up")
         assert editor.text == "select task from tasks"
         await bench.press("ctrl+down", "ctrl+down")

@@ -152,7 +152,7 @@ async def test_a_trace_that_is_being_recorded_is_followed(
             # The engine of the trace is found, so that Now shows this moment.
             await bench.press("5")
             await bench.until("workers wait")
-        recording.writer.finish("stopped", t=recording._t_seen)
+        recording.writer.finish("stopped", t=recording._events.t_seen)
         recording.release()
 
 

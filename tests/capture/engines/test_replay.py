@@ -56,7 +56,8 @@ def monitors(*names: str) -> Programs:
 
 
 def objects(*names: str, limits: Limits | None = None) -> Programs:
-    return [(load(OBJECTS / f"{name}.bpf.o"), limits or Limits()) for name in names]
+    """By names of their own: a standard monitor's is its alone."""
+    return [(load(OBJECTS / f"{name}.bpf.o", name=f"the_{name}"), limits or Limits()) for name in names]
 
 
 def queries(*texts: str) -> Programs:
