@@ -89,7 +89,7 @@ class Found:
 
     @property
     def live(self) -> bool:
-        return self.status is not None and self.status.text in ("running", "starting")
+        return self.status is not None and self.status.live
 
 
 def look(path: Path) -> Found:

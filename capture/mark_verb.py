@@ -36,9 +36,11 @@ class Mark:
             raise Usage("cannot mark", f"{args.text} is a segment, and no text is given", "megascope mark TEXT SEGMENT")
         segment = args.segment or control.only_live()
         with SegmentReader.open(segment) as reader:
-            state = reader.status().text
-        if state not in ("running", "starting"):
-            raise Refused(f"cannot mark {segment}", f"the engine has {state}", "marks are made while it is recorded")
+            status = reader.status()
+        if not status.live:
+            raise Refused(
+                f"cannot mark {segment}", f"the engine has {status.text}", "marks are made while it is recorded"
+            )
         taken = send(segment, Note(args.text, args.keep, args.keep))
         kept = ""
         if args.keep is not None:

@@ -116,7 +116,7 @@ class RecordedPrograms:
             except Refused:
                 continue
             except MegascopeError:
-                if self._segment.status().text in ("running", "starting"):
+                if self._segment.status().live:
                     self.left = ours[i:]
                 return
 

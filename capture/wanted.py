@@ -119,7 +119,7 @@ def for_engine(
     already, are left out, with a note. Raises as `load`.
     """
     asked = [n for n in names if n != NONE]
-    gone = segment.status().text not in ("running", "starting")
+    gone = not segment.status().live
     if gone and not names:
         # What it has left in its segment is recorded all the same.
         return [], {}, [f"no program is attached: the engine has {segment.status().text}"]

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from .accounts import I64
+
 Stretch = tuple[int, int]
 STRETCHES_MOST = 4096
 """Stretches that are told apart; the oldest are taken for one."""

@@ -189,7 +189,7 @@ class Mailbox:
         return bool((self.segment.cursors()[:, Cursor.PROGRAMS] >= number).all())
 
     def _gone(self) -> bool:
-        return self.segment.status().text not in ("running", "starting")
+        return not self.segment.status().live
 
     def _ended(self) -> MegascopeError:
         return MegascopeError(self.what, f"the engine has {self.segment.status().text}", _STATE)

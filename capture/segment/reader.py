@@ -53,6 +53,11 @@ class EngineStatus:
             return "died"
         return self.state.name.lower() if self.state else "unclear"
 
+    @property
+    def live(self) -> bool:
+        """Whether it runs, or is about to."""
+        return self.text in ("running", "starting")
+
 
 @dataclass(frozen=True)
 class ClockFit:

@@ -35,7 +35,7 @@ class Standing:
 def standing(segment: SegmentReader) -> Standing:
     """One look at a segment. Raises Truncated for one that was cut short."""
     lay, status = segment.layout, segment.status()
-    if status.text not in ("running", "starting"):
+    if not status.live:
         return Standing(status.text, live=False)
     if stopped(lay.engine_pid, lay.engine_start):
         why = f"its process {lay.engine_pid} is stopped, by a signal or a debugger"
